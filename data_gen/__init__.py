@@ -1,0 +1,1 @@
+"""The simulation stage: crystals become specimens, diffraction patterns and shards."""

@@ -1,0 +1,111 @@
+"""Verbs that do the stages of a run: run, simulate, train, report, validate."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from stemdl.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from stemdl.config import Config
+    from stemdl.pipeline import RunOutcome
+
+
+def run_stages(arguments: argparse.Namespace) -> int:
+    """`stemdl run | simulate | train FILE`."""
+    from stemdl.pipeline import run
+    from stemdl.run_folder import STAGES
+
+    config = load(arguments)
+    console = make_console()
+    stages = arguments.stages or STAGES
+    outcome = run(config, console, stages=stages, fresh=arguments.fresh)
+    return _tell(outcome, console)
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """`stemdl report RUN_FOLDER`."""
+    from stemdl.config.loader import load_config
+    from stemdl.pipeline import draw_report
+
+    saved = arguments.folder / "config.yaml"
+    if not saved.is_file():
+        raise UserError(f"{arguments.folder}: no config.yaml in it; a run folder is needed, such as runs/quickstart")
+    # The folder may have been moved since: it is where it is found, not where it was.
+    config = load_config(saved, [f"run.folder={_quoted(str(arguments.folder))}"])
+    arguments.run_folder = config.run.folder
+    print(draw_report(config))
+    return 0
+
+
+def validate(arguments: argparse.Namespace) -> int:
+    """`stemdl validate FILE`."""
+    from stemdl.preflight import format_findings, preflight
+
+    config = load(arguments)
+    findings = preflight(config, arguments.ranks)
+    print(format_findings(findings))
+    errors = sum(finding.severity == "error" for finding in findings)
+    if errors:
+        raise UserError(f"{arguments.file}: {errors} of {len(findings)} checks failed; see the keys named above")
+    return 0
+
+
+def load(arguments: argparse.Namespace) -> Config:
+    """The configuration that FILE and every --set give; remembers its run folder for the case of a fault."""
+    from stemdl.config.loader import load_config
+
+    config = load_config(arguments.file, arguments.overrides)
+    arguments.run_folder = config.run.folder
+    return config
+
+
+def make_console() -> Console:
+    """Where a stage prints."""
+    from rich.console import Console
+
+    return Console()
+
+
+def metrics_table(metrics: dict[str, Any]) -> Table:
+    """Medians over the fields of unseen materials, the network above the baselines."""
+    from rich.table import Table
+
+    unseen = metrics.get("unseen", {})
+    table = Table(
+        title=f"{unseen.get('fields', '?')} fields of materials not trained on (medians)", title_justify="left"
+    )
+    for heading in ("", "Pearson r", "NRMSE"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    rows = {"network": unseen, **metrics.get("baselines", {})}
+    for name, values in rows.items():
+        table.add_row(name, _median(values, "pearson_r"), _median(values, "nrmse"))
+    return table
+
+
+def _tell(outcome: RunOutcome, console: Console) -> int:
+    if outcome.metrics:
+        console.print(metrics_table(outcome.metrics))
+    if outcome.report is not None:
+        console.print(f"report: {outcome.report}", markup=False, highlight=False, soft_wrap=True)
+    for missing in outcome.incomplete:
+        console.print(f"incomplete: {missing}", markup=False, highlight=False, soft_wrap=True)
+    return 3 if outcome.incomplete else 0
+
+
+def _median(values: dict[str, Any], key: str) -> str:
+    value = values.get(key)
+    if isinstance(value, dict):
+        value = value.get("median")
+    return "" if value is None else f"{value:.3f}"
+
+
+def _quoted(text: str) -> str:
+    """A YAML string that holds the text, whatever is in it."""
+    import json
+
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,150 @@
+"""Checks of disks: where runs are kept, and fast storage local to a node (burst buffer)."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stemdl.doctor.answer import Answer, Line
+from stemdl.doctor.machine import GIB
+from stemdl.errors import UserError
+
+PROBE_BYTES = 64 * 1024**2
+PROBE_SECONDS = 3.0
+LOW_SPACE_GIB = 2.0
+NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "smb", "ceph", "glusterfs", "afs", "fuse.sshfs")
+
+
+def require_folder(folder: Path) -> None:
+    """Raise UserError unless the folder is there and can be written."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; name one where runs are to be kept: --folder PATH")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"{folder}: not writable for this user; name another: --folder PATH")
+
+
+def check_storage(folder: Path, environment: Mapping[str, str] | None = None) -> Answer:
+    """Free space, file system and write speed of the run's folder and of every place fit for a burst buffer."""
+    places = [_look_at("runs", folder)]
+    env = os.environ if environment is None else environment
+    for name, path in burst_buffer_candidates(env):
+        if all(Path(place["path"]) != path for place in places):
+            places.append(_look_at(name, path))
+    lines = [_line_of(place) for place in places]
+    if len(places) == 1:
+        lines.append(Line("ok", "no burst buffer", "shards are read where they are written"))
+    return Answer("storage", {"places": places}, lines)
+
+
+def check_locking(folder: Path, environment: Mapping[str, str] | None = None) -> Answer:
+    """Try the call that HDF5 locks its files with (flock) on the run's file system."""
+    setting = (os.environ if environment is None else environment).get("HDF5_USE_FILE_LOCKING")
+    problem = _lock_problem(folder)
+    figures = {"works": not problem, "problem": problem or None, "hdf5_use_file_locking": setting}
+    if problem:
+        follows = "shards are sealed and read without locks, so reading works; start one run per folder at a time"
+        lines = [Line("warning", f"file locks on {folder}: {problem}", follows)]
+    else:
+        lines = [Line("ok", f"file locks work on {folder}", "a second run in the same folder is refused")]
+    if setting is not None:
+        lines.append(Line("note", f"HDF5_USE_FILE_LOCKING={setting}", "overrides what stemdl asks of HDF5"))
+    return Answer("locking", figures, lines)
+
+
+def burst_buffer_candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
+    """Where sites put storage local to a node, as far as it exists here: (name, folder)."""
+    user = env.get("USER", "")
+    named = [("/mnt/bb/$USER", f"/mnt/bb/{user}" if user else "")]
+    named += [(f"${name}", env.get(name, "")) for name in ("SLURM_TMPDIR", "LOCAL_SCRATCH", "TMPDIR")]
+    found: list[tuple[str, Path]] = []
+    for name, text in named:
+        path = Path(text).resolve() if text else None
+        if path is not None and path.is_dir() and all(path != other for _, other in found):
+            found.append((name, path))
+    return found
+
+
+def file_system_of(path: Path, mountinfo: str | None = None) -> str:
+    """Type of the file system that holds a path, from the longest mount point above it; "unknown" without /proc."""
+    if mountinfo is None:
+        source = Path("/proc/self/mountinfo")
+        mountinfo = source.read_text(encoding="utf-8", errors="replace") if source.is_file() else ""
+    best, kind = -1, "unknown"
+    for line in mountinfo.splitlines():
+        before, dash, after = line.partition(" - ")
+        if not dash:
+            continue
+        point = before.split()[4].replace("\\040", " ")
+        # The later of two mounts on one point hides the earlier.
+        if path.resolve().is_relative_to(point) and len(point) >= best:
+            best, kind = len(point), after.split()[0]
+    return kind
+
+
+def write_speed_mb_per_s(folder: Path, size: int = PROBE_BYTES, seconds: float = PROBE_SECONDS) -> float:
+    """Write up to `size` bytes to a nameless file, for up to `seconds`, and sync it. Raises OSError."""
+    block = os.urandom(1 << 20)  # not zeros: some file systems store none of those
+    written = 0
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as stream:
+        began = time.perf_counter()
+        while written < size and time.perf_counter() - began < seconds:
+            written += stream.write(block) or 0
+        os.fsync(stream.fileno())
+        return written / 1e6 / (time.perf_counter() - began)
+
+
+def _look_at(name: str, path: Path) -> dict[str, Any]:
+    free = shutil.disk_usage(path).free
+    writable = os.access(path, os.W_OK | os.X_OK)
+    kind = file_system_of(path)
+    speed = None
+    if writable and free > 4 * PROBE_BYTES:
+        speed = round(write_speed_mb_per_s(path), 1)
+    return {
+        "name": name,
+        "path": str(path.resolve()),
+        "file_system": kind,
+        "shared": kind.startswith(NETWORK_FILE_SYSTEMS),
+        "free_gib": round(free / GIB, 2),
+        "write_mb_per_s": speed,
+        "writable": writable,
+    }
+
+
+def _line_of(place: Mapping[str, Any]) -> Line:
+    speed = "not writable" if not place["writable"] else "too full to measure"
+    if place["write_mb_per_s"] is not None:
+        speed = f"writes {place['write_mb_per_s']:.0f} MB/s"
+    fact = f"{place['name']}: {place['path']} ({place['file_system']}), {place['free_gib']:.1f} GiB free, {speed}"
+    if place["free_gib"] < LOW_SPACE_GIB and place["name"] == "runs":
+        return Line("warning", fact, "too little for a training set: `stemdl validate` estimates what a file needs")
+    if place["name"] != "runs":
+        if place["file_system"] == "tmpfs":
+            return Line("note", fact, "fast, but in memory: what is put there counts against the memory limit")
+        return Line("ok", fact, "fit for a burst buffer" if not place["shared"] else "shared: no burst buffer")
+    if place["shared"]:
+        return Line(
+            "note", fact, "shared by nodes: good to keep runs, slow to train from; stage shards to a node's disk"
+        )
+    return Line("ok", fact, "local to this machine: other nodes do not see runs kept here")
+
+
+def _lock_problem(folder: Path) -> str:
+    """Empty if an exclusive lock is granted once and refused the second time."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as first, open(first.name, "rb") as second:
+        try:
+            fcntl.flock(first.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return f"refused ({errno.errorcode.get(error.errno or 0, '?')}: {error.strerror})"
+        try:
+            fcntl.flock(second.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return ""
+        return "granted twice: they protect nothing here"

@@ -1,0 +1,153 @@
+"""A trained network applied to fields: physics channels, all stages, symmetries. Shared by training and reconstruction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stemdl.config import Config
+from stemdl.models.base import FieldInputs, PotentialNetwork
+from stemdl.models.scan_physics import FieldPhysics, ScanPhysics
+from stemdl.models.symmetry import IDENTITY, apply_to_patterns, apply_to_picture, symmetries, undo_on_picture
+
+Patterns = NDArray[np.float16] | NDArray[np.float32]
+
+
+@contextmanager
+def one_thread_per_operation() -> Iterator[None]:
+    """Fields are computed side by side, each by one thread: small FFTs gain nothing from more, and bits do not depend
+    on how many cores there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def field_physics(
+    physics: ScanPhysics,
+    amplitude: Patterns,
+    thickness_angstrom: Sequence[float] | NDArray[np.float64],
+    start: tuple[NDArray[np.float32], FieldPhysics] | None = None,
+    *,
+    threads: int,
+    done: Callable[[int], None] | None = None,
+) -> FieldPhysics:
+    """Pictures of N fields, from a flat start or from answers (N, y, x) in V·Å and the physics before them.
+
+    `done` is told the number of finished fields.
+    """
+
+    def one(index: int) -> FieldPhysics:
+        patterns = torch.from_numpy(np.asarray(amplitude[index], dtype=np.float32))
+        thickness = float(thickness_angstrom[index])
+        if start is None:
+            return physics.first(patterns, thickness)
+        return physics.after(patterns, thickness, torch.from_numpy(start[0][index]), start[1].box[index])
+
+    results = []
+    with one_thread_per_operation(), ThreadPoolExecutor(threads) as pool:
+        for count, result in enumerate(pool.map(one, range(len(amplitude))), start=1):
+            results.append(result)
+            if done is not None:
+                done(count)
+    return FieldPhysics(
+        torch.stack([result.pictures for result in results]), torch.stack([result.box for result in results])
+    )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a network says of N fields."""
+
+    potential: NDArray[np.float32]
+    """(N, y, x) projected potential in V·Å: the mean over symmetries."""
+    spread: NDArray[np.float32]
+    """(N, y, x) standard deviation over the symmetries in V·Å; zero where only one was used."""
+
+
+class Predictor:
+    """A network, the physics it looks through, and the symmetries it may be averaged over."""
+
+    def __init__(self, config: Config, network: PotentialNetwork, *, threads: int) -> None:
+        self.config = config
+        self.network = network
+        self.threads = threads
+        self.physics = ScanPhysics(config) if network.channel_count(0) else None
+
+    def look(
+        self,
+        amplitude: Patterns,
+        thickness_angstrom: NDArray[np.float64],
+        start: tuple[NDArray[np.float32], FieldPhysics | None] | None = None,
+        done: Callable[[int], None] | None = None,
+    ) -> FieldPhysics | None:
+        """Physics of many fields (see `field_physics`); None for a network without any."""
+        if self.physics is None:
+            return None
+        begin = None
+        if start is not None:
+            assert start[1] is not None
+            begin = (start[0], start[1])
+        return field_physics(self.physics, amplitude, thickness_angstrom, begin, threads=self.threads, done=done)
+
+    @torch.no_grad()
+    def stage(
+        self, amplitude: Patterns, physics: FieldPhysics | None, stage: int, *, average: bool, batch: int
+    ) -> Prediction:
+        """One stage of the network on many fields, averaged over the probe's symmetries if asked."""
+        self.network.eval()
+        channels = None if physics is None else physics.pictures
+        operations = symmetries(self.config) if average else (IDENTITY,)
+        if channels is not None and channels.shape[-1] != channels.shape[-2]:
+            operations = tuple(op for op in operations if not op & 1)  # a transposed oblong field has another shape
+        means, spreads = [], []
+        for start in range(0, len(amplitude), batch):
+            patterns = torch.from_numpy(np.asarray(amplitude[start : start + batch], dtype=np.float32))
+            pictures = None if channels is None else channels[start : start + batch]
+            answers = torch.stack([self._answer(patterns, pictures, stage, op) for op in operations])
+            means.append(answers.mean(dim=0))
+            spreads.append(answers.std(dim=0, correction=0))
+        return Prediction(torch.cat(means).numpy(), torch.cat(spreads).numpy())
+
+    def _answer(
+        self, patterns: torch.Tensor, pictures: torch.Tensor | None, stage: int, operation: int
+    ) -> torch.Tensor:
+        turned = None if pictures is None else apply_to_picture(pictures, operation)
+        inputs = FieldInputs(apply_to_patterns(patterns, operation), turned)
+        return undo_on_picture(self.network.potential(inputs, stage), operation)
+
+    def predict(
+        self,
+        amplitude: Patterns,
+        thickness_angstrom: NDArray[np.float64],
+        *,
+        average: bool,
+        batch: int,
+        done: Callable[[int], None] | None = None,
+    ) -> tuple[Prediction, FieldPhysics | None]:
+        """All stages, one after the other. Returns the last answer and the physics before the first stage.
+
+        `done` counts fields times stages.
+        """
+        first: FieldPhysics | None = None
+        answer: Prediction | None = None
+        for stage in range(self.network.stages):
+            tell = None if done is None else _counting_from(stage * len(amplitude), done)
+            start = None if answer is None else (answer.potential, first)
+            physics = self.look(amplitude, thickness_angstrom, start, tell)
+            first = physics if stage == 0 else first
+            answer = self.stage(amplitude, physics, stage, average=average, batch=batch)
+        assert answer is not None
+        return answer, first
+
+
+def _counting_from(offset: int, done: Callable[[int], None]) -> Callable[[int], None]:
+    return lambda count: done(offset + count)

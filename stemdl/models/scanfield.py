@@ -1,0 +1,213 @@
+"""`scanfield`: physics places what the patterns say.
+
+Two halves meet on the grid of the potential. (a) Physics channels: pictures of the potential made by a few gradient
+steps through the multislice model (`stemdl.physics.iterate`). (b) Scan features: one small encoder shared by all
+patterns gives a feature vector at each scan position, upsampled to the grid by convolutions. A convolutional trunk
+joins them. Everything is local and shift-equivariant, so it works on scans of any size. Later stages are given
+physics channels that start from the answer of the stage before (an unrolled, learned proximal scheme; compare
+Adler and Öktem, IEEE Trans. Med. Imaging 37, 1322, 2018).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stemdl.config import Config
+from stemdl.config.network import ScanField as ScanFieldSection
+from stemdl.models.base import FieldInputs, PotentialNetwork
+from stemdl.models.scan_physics import field_pixels, kept_steps
+
+AMPLITUDE_GAIN = 31.6
+"""Amplitudes of fractions of the beam are small; this brings the bright disc of a binned pattern to order one."""
+
+DARK_QUANTILE = 0.05
+"""Share of the pixels of a field taken as free of atoms: their level is the zero of the physics' answer."""
+
+
+def _groups(channels: int) -> int:
+    """Groups for GroupNorm: eight where they divide the channels, fewer otherwise."""
+    return next(groups for groups in (8, 4, 2, 1) if channels % groups == 0)
+
+
+class ConvBlock(nn.Module):
+    """3x3 convolution, GroupNorm, ReLU, with a residual connection where the widths agree.
+
+    GroupNorm, not BatchNorm: fields of light and heavy elements differ so much that batch statistics mislead.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
+        self.norm = nn.GroupNorm(_groups(channels_out), channels_out)
+        self.residual = channels_in == channels_out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(b, c, y, x) to (b, c', y, x)."""
+        y = functional.relu(self.norm(self.conv(x)))
+        return x + y if self.residual else y
+
+
+class PatternEncoder(nn.Module):
+    """One pattern to one feature vector: binned, flattened, two linear layers; the same for every position."""
+
+    def __init__(self, detector_pixels: tuple[int, int], pattern_pixels: int, hidden: int, features: int) -> None:
+        super().__init__()
+        self.binned = (min(pattern_pixels, detector_pixels[0]), min(pattern_pixels, detector_pixels[1]))
+        self.layers = nn.Sequential(
+            nn.Linear(self.binned[0] * self.binned[1], hidden), nn.ReLU(), nn.Linear(hidden, features)
+        )
+
+    def forward(self, amplitude: torch.Tensor) -> torch.Tensor:
+        """(b, sy, sx, qy, qx) amplitudes to (b, f, sy, sx) features."""
+        batch, sy, sx = amplitude.shape[:3]
+        flat = amplitude.reshape(batch * sy * sx, 1, *amplitude.shape[3:])
+        binned = functional.adaptive_avg_pool2d(flat, self.binned).flatten(1)
+        features: torch.Tensor = self.layers(binned * AMPLITUDE_GAIN)
+        return features.reshape(batch, sy, sx, -1).permute(0, 3, 1, 2)
+
+
+class Upsampler(nn.Module):
+    """Scan grid to the potential's grid: alternating pixel shuffles by prime factors and convolutions."""
+
+    def __init__(self, features: int, trunk: int, factor: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [ConvBlock(features, features)]
+        width = features
+        for prime in _prime_factors(factor):
+            narrower = max(trunk, width // 2)
+            layers += [nn.Conv2d(width, narrower * prime**2, 1), nn.PixelShuffle(prime), ConvBlock(narrower, narrower)]
+            width = narrower
+        self.layers = nn.Sequential(*layers)
+        self.width = width
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """(b, f, sy, sx) to (b, width, y, x)."""
+        result: torch.Tensor = self.layers(features)
+        return result
+
+
+def _prime_factors(number: int) -> list[int]:
+    factors = []
+    for prime in range(2, number + 1):
+        while number % prime == 0:
+            factors.append(prime)
+            number //= prime
+    return factors
+
+
+class Stage(nn.Module):
+    """One stage: encoder and upsampler for the patterns, a trunk over them and the physics channels."""
+
+    def __init__(
+        self,
+        *,
+        detector_pixels: tuple[int, int],
+        pattern_pixels: int,
+        hidden: int,
+        features: int,
+        trunk: int,
+        trunk_blocks: int,
+        factor: int,
+        channels: int,
+    ) -> None:
+        super().__init__()
+        self.encoder = PatternEncoder(detector_pixels, pattern_pixels, hidden, features)
+        self.upsampler = Upsampler(features, trunk, factor)
+        self.join = ConvBlock(self.upsampler.width + channels, trunk)
+        self.trunk = nn.Sequential(*(ConvBlock(trunk, trunk) for _ in range(trunk_blocks)))
+        self.head = nn.Conv2d(trunk + channels, 2, 3, padding=1)
+        # The stage starts as the identity: its first answer is the physics channel 0, and learning departs from there.
+        nn.init.zeros_(self.head.weight)
+        if self.head.bias is not None:
+            nn.init.zeros_(self.head.bias)
+
+    def forward(self, amplitude: torch.Tensor, channels: torch.Tensor) -> torch.Tensor:
+        """(b, y, x) square root of the potential over the scale.
+
+        channels[:, 0] is the same quantity as physics alone has it; the stage multiplies and corrects it.
+        """
+        placed = self.upsampler(self.encoder(amplitude))
+        joined = self.trunk(self.join(torch.cat([placed, channels], dim=1)))
+        gain, correction = self.head(torch.cat([joined, channels], dim=1)).unbind(dim=1)
+        return functional.relu(channels[:, 0] * (1 + gain) + correction)
+
+
+class ScanField(PotentialNetwork):
+    """The whole network: independent stages, each with its own weights.
+
+    `FieldInputs.channels` holds the raw pictures of `stemdl.models.scan_physics.ScanPhysics`, in V·Å; the network brings
+    them to order one with its own scale.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        section = config.network
+        assert isinstance(section, ScanFieldSection)
+        self.stages = section.stages
+        self.field_pixels = field_pixels(config)
+        self._potentials = len(kept_steps(section.back_projection.steps))
+        self.parts = nn.ModuleList(
+            Stage(
+                detector_pixels=config.detector.pixels,
+                pattern_pixels=section.pattern_pixels,
+                hidden=section.hidden,
+                features=section.features,
+                trunk=section.trunk,
+                trunk_blocks=section.trunk_blocks,
+                factor=self.field_pixels[0] // config.scan.positions[0],
+                channels=self._potentials + 4,
+            )
+            for _ in range(section.stages)
+        )
+
+    def channel_count(self, stage: int = 0) -> int:
+        """Pictures that the stage is given: potentials, gradient, residual; the same for every stage."""
+        return self._potentials + 2
+
+    def stage_module(self, stage: int) -> nn.Module:
+        """The stage itself: each has its own weights."""
+        return self.parts[stage]
+
+    def forward(self, inputs: FieldInputs, stage: int = 0) -> torch.Tensor:
+        """(b, y, x) square root of the potential over the scale, as `stage` has it."""
+        assert inputs.channels is not None
+        result: torch.Tensor = self.parts[stage](inputs.amplitude, self._order_one(inputs.channels))
+        return result
+
+    def _order_one(self, pictures: torch.Tensor) -> torch.Tensor:
+        """(b, c, y, x) raw pictures to (b, c + 2, y, x) channels of order one.
+
+        First the root of the last potential above its dark level, which the stage corrects; then signed roots of all
+        potentials about their mean (patterns say nothing of a constant), the last potential and the gradient
+        relative to their own deviation, and the logarithm of the residual.
+        """
+        count = self._potentials
+        potentials = pictures[:, :count] / self.scale_v_angstrom
+        last = potentials[:, -1:]
+        dark = torch.quantile(last.flatten(1), DARK_QUANTILE, dim=1).reshape(-1, 1, 1, 1)
+        centred = potentials - potentials.mean(dim=(2, 3), keepdim=True)
+        signed = centred.sign() * (centred.abs() + 1e-6).sqrt()
+        gradient = pictures[:, count : count + 1]
+        residual = 0.2 * (pictures[:, count + 1 :] + 1e-6).log() + 1.0
+        return torch.cat(
+            [
+                functional.relu(last - dark).sqrt(),
+                signed,
+                _per_deviation(centred[:, -1:]),
+                0.3 * _per_deviation(gradient),
+                residual,
+            ],
+            dim=1,
+        )
+
+
+def _per_deviation(picture: torch.Tensor) -> torch.Tensor:
+    """(b, 1, y, x) divided by its own standard deviation, an empty picture left empty."""
+    return picture / picture.std(dim=(2, 3), keepdim=True).clamp_min(1e-12)
+
+
+def scanfield(config: Config) -> ScanField:
+    """The `scanfield` network of a configuration; raises NetworkConfigError where scan and target do not fit it."""
+    return ScanField(config)

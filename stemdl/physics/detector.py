@@ -1,0 +1,109 @@
+"""From intensities on the FFT grid to what a pixelated detector records."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+
+def to_detector(intensity: torch.Tensor, pixels: tuple[int, int], binning: int = 1) -> torch.Tensor:
+    """Crop and bin patterns to the detector.
+
+    intensity: (..., n, n) in FFT order. Returns (..., qy, qx) with the unscattered beam in pixel (q // 2, q // 2), each
+    detector pixel the sum of `binning`² grid points centred on it (for an even binning the points on the edge are
+    shared half and half). A detector wider than the grid is padded with zeros.
+    """
+    for axis, count in ((-2, pixels[0]), (-1, pixels[1])):
+        index, weight = _bin_taps(intensity.shape[axis], count, binning)
+        total = None
+        for tap in range(binning if binning % 2 else binning + 1):
+            part = intensity.index_select(axis, index[:, tap].to(intensity.device))
+            shape = (-1, 1) if axis == -2 else (-1,)
+            if not bool((weight[:, tap] == 1).all()):
+                part = part * weight[:, tap].reshape(shape).to(part)
+            total = part if total is None else total + part
+        assert total is not None
+        intensity = total
+    return intensity
+
+
+def to_detector_adjoint(recorded: torch.Tensor, grid_pixels: int, binning: int = 1) -> torch.Tensor:
+    """The transpose of `to_detector` as a linear map: (..., qy, qx) to (..., n, n) in FFT order."""
+    for axis in (-2, -1):
+        index, weight = _bin_taps(grid_pixels, recorded.shape[axis], binning)
+        shape = list(recorded.shape)
+        shape[axis] = grid_pixels
+        spread = recorded.new_zeros(shape)
+        for tap in range(index.shape[1]):
+            extent = (-1, 1) if axis == -2 else (-1,)
+            part = recorded * weight[:, tap].reshape(extent).to(recorded)
+            spread.index_add_(axis, index[:, tap].to(recorded.device), part)
+        recorded = spread
+    return recorded
+
+
+@lru_cache(maxsize=32)
+def _bin_taps(n: int, count: int, binning: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Grid indices (count, taps) that make each detector pixel, and their weights (0 outside the grid)."""
+    taps = binning if binning % 2 else binning + 1
+    offsets = torch.arange(taps) - taps // 2
+    weight = torch.ones(taps)
+    if binning % 2 == 0:
+        weight[0] = weight[-1] = 0.5
+    frequency = (torch.arange(count) - count // 2)[:, None] * binning + offsets  # signed grid frequencies
+    inside = (frequency >= -(n // 2)) & (frequency < (n + 1) // 2)
+    return torch.where(inside, frequency % n, 0), weight * inside
+
+
+def gaussian_kernel(sigma: float) -> torch.Tensor:
+    """(2 r + 1,) normalised Gaussian of standard deviation `sigma` in samples, cut at 4 σ."""
+    radius = max(1, math.ceil(4 * sigma))
+    x = torch.arange(-radius, radius + 1, dtype=torch.float32)
+    kernel = torch.exp(-0.5 * (x / sigma) ** 2)
+    return kernel / kernel.sum()
+
+
+def blur_patterns(patterns: torch.Tensor, sigma_pixels: float) -> torch.Tensor:
+    """Gaussian point spread of the detector over the last two axes; electrons that leave the edge are lost."""
+    if sigma_pixels == 0:
+        return patterns
+    kernel = gaussian_kernel(sigma_pixels).to(patterns)
+    half = kernel.numel() // 2
+    flat = patterns.reshape(-1, 1, *patterns.shape[-2:])
+    flat = functional.conv2d(flat, kernel.reshape(1, 1, -1, 1), padding=(half, 0))
+    flat = functional.conv2d(flat, kernel.reshape(1, 1, 1, -1), padding=(0, half))
+    return flat.reshape(patterns.shape)
+
+
+def finite_source(patterns: torch.Tensor, sigma_positions: tuple[float, float]) -> torch.Tensor:
+    """Incoherent effective source: a Gaussian over the scan axes of (sy, sx, qy, qx) patterns, in scan steps.
+
+    At the border of the scan the kernel is cut and normalised again: positions beyond were not simulated.
+    """
+    for axis, sigma in ((0, sigma_positions[0]), (1, sigma_positions[1])):
+        if sigma > 0:
+            count = patterns.shape[axis]
+            distance = torch.arange(count, dtype=torch.float32)[:, None] - torch.arange(count, dtype=torch.float32)
+            weights = torch.exp(-0.5 * (distance / sigma) ** 2)
+            weights = (weights / weights.sum(dim=1, keepdim=True)).to(patterns)
+            patterns = torch.tensordot(weights, patterns.movedim(axis, 0), dims=1).movedim(0, axis)
+    return patterns
+
+
+def poisson_dose(
+    patterns: NDArray[np.float32], dose_e_per_a2: float, step_angstrom: float, seed: tuple[int, ...]
+) -> NDArray[np.float32]:
+    """Shot noise: electrons counted per pixel, turned back into fractions of the incident beam.
+
+    patterns: fractions of the incident beam, any shape. Counts per pattern are dose times step². The random numbers
+    follow from `seed` alone.
+    """
+    electrons = dose_e_per_a2 * step_angstrom**2
+    rng = np.random.default_rng(np.random.SeedSequence(list(seed)))
+    counts = rng.poisson(np.maximum(patterns, 0.0).astype(np.float64) * electrons)
+    return (counts / electrons).astype(np.float32)

@@ -1,0 +1,208 @@
+"""`stemdl run`: the stages in order, each skipped when its output is already complete.
+
+What is complete is for the stage itself to say: it compares the hash of its part of the configuration with the one
+in its manifest, goes on where it was interrupted, and answers `skipped`. This module holds the run folder, times the
+stages, and keeps the records that are read afterwards: `config.yaml`, `versions.json`, `stages.json`, `metrics.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stemdl.config import Config
+from stemdl.errors import UserError
+from stemdl.progress import Progress, choose_progress, format_seconds
+from stemdl.run_folder import STAGES, RunFolderError, is_complete, locked, prepare, record_stage, write_json
+from stemdl.versions import installed_versions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class PreflightError(UserError):
+    """The configuration is well formed, but what it describes cannot work."""
+
+
+@dataclass
+class RunOutcome:
+    """What a run left: the folder, the metrics of unseen materials, what is missing although every stage ended.
+
+    `changed` is False if every stage so far was complete before.
+    """
+
+    folder: Path
+    metrics: dict[str, Any] = field(default_factory=dict)
+    report: Path | None = None
+    incomplete: list[str] = field(default_factory=list)
+    changed: bool = False
+
+
+@dataclass(frozen=True)
+class _StageEnd:
+    """How a stage ended: was there nothing to do, what is there to say, what is missing."""
+
+    skipped: bool
+    text: str
+    missing: tuple[str, ...] = ()
+
+
+def run(config: Config, console: Console, *, stages: Sequence[str] = STAGES, fresh: bool = False) -> RunOutcome:
+    """Do the stages in order, into the run folder; skip what is complete, go on with what is not.
+
+    Parameters
+    ----------
+    stages
+        Those to do, in the order of `run_folder.STAGES`.
+    fresh
+        Move results of another configuration aside, inside the run folder, in place of refusing.
+
+    Raises
+    ------
+    UserError
+        The pre-flight found errors, the folder is in use or holds results of another configuration, or a stage found
+        something that is the user's to mend.
+    """
+    check(config, console)
+    folder = config.run.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot be made ({error.strerror}); choose another: run.folder") from error
+    with locked(folder) as protected:
+        if not protected:
+            _say(console, f"{folder}: this file system has no locks; start one run in this folder at a time")
+        moved = prepare(config, fresh=fresh)
+        if moved is not None:
+            _say(console, f"results of another configuration were moved to {moved}")
+        write_json(folder / "versions.json", installed_versions())
+        outcome = RunOutcome(folder)
+        for stage in (stage for stage in STAGES if stage in stages):
+            _do(stage, config, console, outcome)
+    return outcome
+
+
+def check(config: Config, console: Console) -> None:
+    """Run the physics pre-flight: print what is not well. Raises PreflightError if an error is among it."""
+    from stemdl.preflight import format_findings, preflight
+
+    findings = [finding for finding in preflight(config, 1) if finding.severity != "ok"]
+    if any(finding.severity == "error" for finding in findings):
+        raise PreflightError(format_findings(findings))
+    if findings:
+        _say(console, format_findings(findings))
+
+
+def _do(stage: str, config: Config, console: Console, outcome: RunOutcome) -> None:
+    """One stage: its progress, its time on record however it ends, its line."""
+    progress = choose_progress(console)
+    began = time.perf_counter()
+    try:
+        end = _RUNNERS[stage](config, progress, outcome)
+    except BaseException:
+        progress.finish()
+        record_stage(config, stage, seconds=time.perf_counter() - began, complete=False)
+        raise
+    progress.finish()
+    seconds = 0.0 if end.skipped else time.perf_counter() - began
+    records = record_stage(config, stage, seconds=seconds, complete=not end.missing)
+    outcome.changed |= not end.skipped
+    if stage in ("reconstruct", "report"):
+        _write_metrics(outcome, records)
+    outcome.incomplete += end.missing
+    how_long = "complete, skipped" if end.skipped else format_seconds(seconds)
+    _say(console, f"{stage:<12} {end.text:<44} {how_long}")
+
+
+def _simulate(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEnd:
+    from data_gen.generate import simulate
+
+    summary = simulate(config, progress=progress)
+    for name, reason in summary.refused:
+        progress.note(f"refused: {name}: {reason}")
+    text = f"{summary.train_samples} + {summary.held_out_samples} fields"
+    if summary.refused:
+        text += f", {len(summary.refused)} structures refused"
+    missing = _shortfall("simulate", "fields to train on", summary.train_samples, config.simulation.samples)
+    missing += _shortfall("simulate", "held-out fields", summary.held_out_samples, config.held_out.samples)
+    return _StageEnd(summary.skipped, text, missing)
+
+
+def _train(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEnd:
+    from stemdl.train.loop import train
+
+    summary = train(config, progress=progress)
+    return _StageEnd(summary.skipped, _inside(summary.checkpoint, outcome.folder))
+
+
+def _reconstruct(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEnd:
+    from stemdl.reconstruct.held_out import reconstruct_held_out
+
+    summary = reconstruct_held_out(config, progress=progress)
+    outcome.metrics = dict(summary.metrics)
+    missing = _shortfall("reconstruct", "held-out fields", summary.fields, config.held_out.samples)
+    return _StageEnd(summary.skipped, f"{summary.fields} fields of unseen materials", missing)
+
+
+def _report(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEnd:
+    path = report_path(outcome.folder)
+    # It shows what the other stages did: it is up to date if they did nothing since it was drawn.
+    skipped = not outcome.changed and path.is_file() and is_complete(config, "report")
+    if not skipped:
+        draw_report(config)
+    outcome.report = path
+    if not outcome.metrics:
+        outcome.metrics = _read_metrics(outcome.folder)
+    return _StageEnd(skipped, _inside(path, outcome.folder))
+
+
+_RUNNERS: Mapping[str, Callable[[Config, Progress, RunOutcome], _StageEnd]] = {
+    "simulate": _simulate,
+    "train": _train,
+    "reconstruct": _reconstruct,
+    "report": _report,
+}
+
+
+def report_path(folder: Path) -> Path:
+    """Where the report of a run folder is."""
+    return folder / "report" / "index.html"
+
+
+def draw_report(config: Config) -> Path:
+    """Collect what the run folder holds and write its report; return the page's path."""
+    from stemdl.report import write_report
+    from stemdl.report_data import collect
+
+    return write_report(config.run.folder, collect(config))
+
+
+def _write_metrics(outcome: RunOutcome, records: Mapping[str, Mapping[str, Any]]) -> None:
+    outcome.metrics["seconds"] = {stage: records[stage]["seconds"] for stage in STAGES if stage in records}
+    write_json(outcome.folder / "metrics.json", outcome.metrics)
+
+
+def _read_metrics(folder: Path) -> dict[str, Any]:
+    path = folder / "metrics.json"
+    if not path.is_file():
+        raise RunFolderError(f"{folder}: no metrics.json: nothing is reconstructed here yet; do `stemdl run` first")
+    metrics = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(metrics, dict):
+        raise RunFolderError(f"{path}: no object; remove it and do `stemdl run` again")
+    return metrics
+
+
+def _shortfall(stage: str, what: str, found: int, wanted: int) -> tuple[str, ...]:
+    return (f"{stage}: {found} of {wanted} {what}",) if found < wanted else ()
+
+
+def _inside(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,37 @@
+"""Checks of a configuration before anything long: what was found, what would be right, which key to change."""
+
+from __future__ import annotations
+
+from stemdl.config import Config
+from stemdl.preflight.crystals import check_crystals
+from stemdl.preflight.findings import Finding, Severity, format_findings
+from stemdl.preflight.network import check_dose, check_network, check_training
+from stemdl.preflight.optics import check_probe, check_units
+from stemdl.preflight.resources import check_resources
+from stemdl.preflight.sampling import check_detector, check_grids
+from stemdl.preflight.specimen import check_slices, check_target
+
+__all__ = ["Finding", "Severity", "format_findings", "preflight"]
+
+
+def preflight(config: Config, ranks: int = 1) -> list[Finding]:
+    """Every check of a valid configuration, in the order of its sections; changes nothing and takes seconds.
+
+    `ranks` is the number of training processes. Raises ValueError where it is below 1.
+    """
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, found {ranks}")
+    network, description = check_network(config)
+    return [
+        *check_units(config),
+        *check_crystals(config),
+        *check_slices(config),
+        *check_grids(config),
+        *check_detector(config),
+        *check_probe(config),
+        *check_target(config),
+        *network,
+        *check_dose(config),
+        *check_training(config, ranks),
+        *check_resources(config, ranks, description),
+    ]

@@ -1,0 +1,51 @@
+"""What a check of a configuration found, and how it is shown."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check.
+
+    `found` says what the configuration gives, with numbers and units; `right` what would be right (empty where all is
+    well); `key` the key to change. An error cannot run at all, or gives wrong physics; a warning can be meant.
+    """
+
+    severity: Severity
+    check: str
+    found: str
+    right: str
+    key: str
+
+
+def judge(bad: bool, severity: Severity, check: str, found: str, right: str, key: str) -> Finding:
+    """The finding of a check that is either well or not: `severity` and `right` count only where it is not."""
+    return Finding(severity, check, found, right, key) if bad else Finding("ok", check, found, "", key)
+
+
+def format_findings(findings: Sequence[Finding], width: int = 110) -> str:
+    """Findings as aligned text: one row each, with what would be right and the key to change below the bad ones."""
+    margin = 9 + max([len(finding.check) for finding in findings], default=0) + 2
+    rows = [row for finding in findings for row in _rows(finding, margin, max(width, margin + 40))]
+    counts = {severity: sum(f.severity == severity for f in findings) for severity in ("ok", "warning", "error")}
+    plural = {"warning": "warning" if counts["warning"] == 1 else "warnings", "error": "error"}
+    plural["error"] += "" if counts["error"] == 1 else "s"
+    summary = f"{len(findings)} checks: {counts['ok']} ok, {counts['warning']} {plural['warning']}, "
+    return "\n".join([*rows, f"{summary}{counts['error']} {plural['error']}"])
+
+
+def _rows(finding: Finding, margin: int, width: int) -> list[str]:
+    head = f"{finding.severity:<8} {finding.check}".ljust(margin)
+    text = finding.found if finding.severity == "ok" else f"found {finding.found}"
+    rows = textwrap.wrap(text, width - margin, break_long_words=False, break_on_hyphens=False) or [""]
+    if finding.severity != "ok":
+        rows += textwrap.wrap(f"right {finding.right}", width - margin, break_long_words=False, break_on_hyphens=False)
+        rows.append(f"key   {finding.key}")
+    return [head + rows[0], *(" " * margin + row for row in rows[1:])]

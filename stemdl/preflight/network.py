@@ -1,0 +1,100 @@
+"""Checks of the network's grids against scan, detector and target, and of the amount of training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stemdl.config import Config
+from stemdl.config.network import ScanField
+from stemdl.preflight.findings import Finding, judge
+from stemdl.preflight.sampling import is_whole
+
+if TYPE_CHECKING:
+    from stemdl.models.describe import ModelDescription
+
+FEWEST_ELECTRONS = 100
+
+
+def check_network(config: Config) -> tuple[list[Finding], ModelDescription | None]:
+    """Whether the network can be built for this scan, detector and target, and what it then costs.
+
+    The builder of the network is who knows; nothing is allocated.
+    """
+    from stemdl.models.describe import describe, short  # brings torch along: only when a network is asked for
+    from stemdl.models.errors import NetworkConfigError
+
+    findings = check_scanfield(config)
+    try:
+        description = describe(config)
+    except NetworkConfigError as error:
+        if any(finding.severity == "error" and finding.key == error.key for finding in findings):
+            return findings, None
+        found, _, right = str(error).removeprefix(f"{error.key}: found ").partition("; allowed: ")
+        return [*findings, Finding("error", "network", found, right, error.key)], None
+    weights, flop = short(description.weights), short(description.train_flop_per_sample)
+    shape = " x ".join(str(count) for count in description.input_shape)
+    found = f"{config.network.name}: {weights} weights, {flop} training FLOP a field of {shape}"
+    return [*findings, Finding("ok", "network", found, "", "network")], description
+
+
+def check_scanfield(config: Config) -> list[Finding]:
+    """What `scanfield` asks of scan, target and detector; nothing for another network."""
+    network = config.network
+    if not isinstance(network, ScanField):
+        return []
+    step, pixel = config.scan.step_angstrom, config.target.pixel_angstrom
+    factor = step / pixel
+    found = f"a step of {step:g} Å is {factor:.6g} target pixels of {pixel:.6g} Å"
+    whole = max(1, round(factor))
+    right = f"a whole number, so that the scan grid can be upsampled to the target: pixels of {step / whole:.10g} Å"
+    findings = [judge(not is_whole(factor), "error", "scanfield: upsampling", found, right, "target.pixel_angstrom")]
+    binned, pixels = network.pattern_pixels, config.detector.pixels
+    found = f"patterns of {pixels[0]} x {pixels[1]} pixels binned to {binned} x {binned}"
+    divisors = [n for n in range(1, min(pixels) + 1) if pixels[0] % n == 0 and pixels[1] % n == 0]
+    nearest = min(divisors, key=lambda n: abs(n - binned))
+    right = f"a number that divides the detector's pixels, such as {nearest}: bins overlap as it is"
+    bad = any(count % binned for count in pixels)
+    findings.append(judge(bad, "warning", "scanfield: patterns", found, right, "network.pattern_pixels"))
+    return findings
+
+
+def check_training(config: Config, ranks: int) -> list[Finding]:
+    """Ranks against batch, and how often each field is seen."""
+    train, samples = config.train, config.simulation.samples
+    found = f"a batch of {train.batch} fields on {ranks} rank{'' if ranks == 1 else 's'}"
+    lower = train.batch // ranks * ranks
+    right = (
+        f"a batch that the ranks share evenly: {lower} or {lower + ranks}" if lower else f"a batch of {ranks} or more"
+    )
+    findings = [judge(train.batch % ranks != 0, "error", "batch and ranks", found, right, "train.batch")]
+    stages = config.network.stages if isinstance(config.network, ScanField) else 1
+    epochs = train.steps * train.batch / samples
+    found = (
+        f"{stages} stage{'' if stages == 1 else 's'} of {train.steps} steps, each field seen {epochs:.3g} times a stage"
+    )
+    right = f"at least {-(-samples // train.batch)} steps, or fewer simulation.samples: part of the set is never seen"
+    findings.append(judge(epochs < 1, "warning", "training steps", found, right, "train.steps"))
+    found = f"{train.warmup_steps} steps of warm-up, of {train.steps}"
+    right = f"at most {train.steps // 2}: the highest learning rate is hardly reached"
+    bad = train.warmup_steps > train.steps / 2
+    findings.append(judge(bad, "warning", "warm-up", found, right, "train.warmup_steps"))
+    found = f"a batch of {train.batch} fields from {samples}"
+    right = f"at most {samples}: a batch repeats fields"
+    return [*findings, judge(train.batch > samples, "warning", "batch and samples", found, right, "train.batch")]
+
+
+def check_dose(config: Config) -> list[Finding]:
+    """Electrons per pattern, which is what a dose means for the network."""
+    dose, step = config.detector.dose_e_per_a2, config.scan.step_angstrom
+    key = "detector.dose_e_per_a2"
+    if dose is None:
+        return [Finding("ok", "dose", "no shot noise", "", key)]
+    electrons = dose * step**2
+    pixels = config.detector.pixels[0] * config.detector.pixels[1]
+    found = (
+        f"{dose:g} e/Å² on steps of {step:g} Å: {electrons:.4g} electrons a pattern, {electrons / pixels:.3g} a pixel"
+    )
+    right = (
+        f"at least {FEWEST_ELECTRONS} electrons a pattern ({FEWEST_ELECTRONS / step**2:.4g} e/Å²): this is shot noise"
+    )
+    return [judge(electrons < FEWEST_ELECTRONS, "warning", "dose", found, right, key)]

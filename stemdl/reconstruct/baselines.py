@@ -1,0 +1,88 @@
+"""Baselines on the same fields: what one gets without a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stemdl.config import Config
+from stemdl.models.predictor import Predictor
+from stemdl.reconstruct.com import integrated_centre_of_mass
+from stemdl.shards.fields import Fields
+
+MEAN = "mean of the training set"
+COM = "integrated centre of mass"
+BACK_PROJECTION = "back-projection"
+
+Pictures = dict[str, NDArray[np.float64]]
+
+
+def iterated_name(steps: int) -> str:
+    """Name of the physics iterations alone, the strongest baseline."""
+    return f"{steps} conjugate-gradient steps"
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """One scale and offset for all fields, fitted on the training set: baselines know no absolute potential."""
+
+    scale: float
+    offset_v_angstrom: float
+
+    def __call__(self, picture: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The picture in V·Å."""
+        return picture * self.scale + self.offset_v_angstrom
+
+
+def fit(pictures: NDArray[np.float64], truth: NDArray[np.float32]) -> LinearFit:
+    """Least squares over all pixels of all fields (N, y, x)."""
+    x, y = pictures.ravel(), truth.astype(np.float64).ravel()
+    variance = x.var()
+    scale = float(((x - x.mean()) * (y - y.mean())).mean() / variance) if variance > 0 else 0.0
+    return LinearFit(scale, float(y.mean() - scale * x.mean()))
+
+
+def raw_pictures(config: Config, fields: Fields, pictures: NDArray[np.float32] | None) -> Pictures:
+    """Each baseline's pictures (N, y, x) before the fit; `pictures` (N, c, y, x) are the physics channels of stage one."""
+    shape = fields.potential.shape[1:]
+    result: Pictures = {
+        COM: np.stack(
+            [
+                integrated_centre_of_mass(
+                    amplitude,
+                    energy_kev=config.microscope.energy_kev,
+                    dk_per_angstrom=config.detector.dk_per_angstrom,
+                    step_angstrom=config.scan.step_angstrom,
+                    field_pixels=(shape[0], shape[1]),
+                )
+                for amplitude in fields.amplitude
+            ]
+        )
+    }
+    if pictures is not None and config.network.name == "scanfield":
+        steps = config.network.back_projection.steps
+        potentials = pictures.shape[1] - 2
+        result[BACK_PROJECTION] = pictures[:, 0].astype(np.float64)
+        if steps > 1:
+            result[iterated_name(steps)] = pictures[:, potentials - 1].astype(np.float64)
+    return result
+
+
+def fitted_baselines(
+    config: Config,
+    predictor: Predictor,
+    training: Fields,
+    held_out: Fields,
+    held_out_pictures: NDArray[np.float32] | None,
+) -> Pictures:
+    """Pictures (N, y, x) in V·Å of the held-out fields by each baseline, scaled by a fit on training fields."""
+    physics = predictor.look(training.amplitude, training.thickness_angstrom)
+    train_raw = raw_pictures(config, training, None if physics is None else physics.pictures.numpy())
+    held_out_raw = raw_pictures(config, held_out, held_out_pictures)
+    mean = float(training.potential.mean())
+    result: Pictures = {MEAN: np.full(held_out.potential.shape, mean, dtype=np.float64)}
+    for name, pictures in held_out_raw.items():
+        result[name] = fit(train_raw[name], training.potential)(pictures)
+    return result

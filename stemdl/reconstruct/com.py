@@ -1,0 +1,70 @@
+"""Integrated centre of mass: the classical, linear picture of the potential, as a baseline.
+
+The centre of mass of a pattern is the gradient of the phase averaged under the probe, <k> = σ/(2π) ∇V (Lazić, Bosch
+and Lazar, Ultramicroscopy 160, 265, 2016). It is integrated by least squares in Fourier space.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stemdl.physics.constants import interaction_parameter
+
+Array = NDArray[np.float64]
+
+
+def centre_of_mass(amplitude: NDArray[np.float16] | NDArray[np.float32], dk_per_angstrom: float) -> Array:
+    """(sy, sx, 2) mean wave vector (y, x) in 1/Å of each pattern, from (sy, sx, qy, qx) amplitudes."""
+    intensity = amplitude.astype(np.float64) ** 2
+    total = np.maximum(intensity.sum(axis=(2, 3)), 1e-30)
+    axes = [(np.arange(n) - n // 2) * dk_per_angstrom for n in intensity.shape[2:]]
+    ky = (intensity.sum(axis=3) * axes[0]).sum(axis=2) / total
+    kx = (intensity.sum(axis=2) * axes[1]).sum(axis=2) / total
+    return np.stack([ky, kx], axis=-1)
+
+
+def integrated_centre_of_mass(
+    amplitude: NDArray[np.float16] | NDArray[np.float32],
+    *,
+    energy_kev: float,
+    dk_per_angstrom: float,
+    step_angstrom: float,
+    field_pixels: tuple[int, int],
+) -> Array:
+    """(y, x) potential in V·Å on the pixels of the field, of mean zero.
+
+    The scan is mirrored at its borders before the integration, which makes it periodic without a jump, and the result
+    is interpolated to the field's pixels linearly.
+    """
+    gradient = centre_of_mass(amplitude, dk_per_angstrom) * (2 * np.pi / interaction_parameter(energy_kev))
+    coarse = _integrate(gradient - gradient.mean(axis=(0, 1)), step_angstrom)
+    return _interpolate(_interpolate(coarse, field_pixels[0], 0), field_pixels[1], 1)
+
+
+def _integrate(gradient: Array, step_angstrom: float) -> Array:
+    """Least-squares potential of a gradient field (sy, sx, 2) per Å (Frankot and Chellappa, 1988)."""
+    sy, sx = gradient.shape[:2]
+    gy = np.block([[gradient[..., 0], gradient[:, ::-1, 0]], [-gradient[::-1, :, 0], -gradient[::-1, ::-1, 0]]])
+    gx = np.block([[gradient[..., 1], -gradient[:, ::-1, 1]], [gradient[::-1, :, 1], -gradient[::-1, ::-1, 1]]])
+    ky = np.fft.fftfreq(2 * sy, step_angstrom)[:, None]
+    kx = np.fft.fftfreq(2 * sx, step_angstrom)[None, :]
+    k2 = ky**2 + kx**2
+    k2[0, 0] = 1.0
+    spectrum = (ky * np.fft.fft2(gy) + kx * np.fft.fft2(gx)) / (2j * np.pi * k2)
+    spectrum[0, 0] = 0.0
+    potential: Array = np.fft.ifft2(spectrum).real[:sy, :sx]
+    return potential - potential.mean()
+
+
+def _interpolate(values: Array, pixels: int, axis: int) -> Array:
+    """Linear interpolation of one axis from the middles of scan steps to the middles of pixels."""
+    count = values.shape[axis]
+    place = (np.arange(pixels) + 0.5) * count / pixels - 0.5
+    low = np.clip(np.floor(place).astype(int), 0, max(count - 2, 0))
+    high = np.minimum(low + 1, count - 1)
+    weight = np.clip(place - low, 0.0, 1.0)
+    shape = [1, 1]
+    shape[axis] = pixels
+    weight = weight.reshape(shape)
+    return np.take(values, low, axis) * (1 - weight) + np.take(values, high, axis) * weight

@@ -1,0 +1,187 @@
+"""`manifest.jsonl`: one line for each sealed shard. What is not in it does not exist."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import logging
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stemdl.atomic_files import fsync_folder
+from stemdl.shards.locks import lock_descriptor
+from stemdl.shards.schema import MANIFEST_NAME, ShardError, parse_shard_name
+
+_log = logging.getLogger(__name__)
+
+LOCK_TIMEOUT_S = 120.0
+"""An append takes milliseconds; thousands of ranks ending at once take seconds."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class ManifestEntry:
+    """One sealed shard.
+
+    Attributes
+    ----------
+    file
+        Plain name in the manifest's folder.
+    sha256
+        Of the whole file, 64 hexadecimal digits.
+    bytes
+        Length of the file.
+    count
+        Number of samples.
+    items
+        Their numbers in the work list, in the order of the rows.
+    config_hash
+        Of the configuration that made them.
+    schema
+        Version of the shard's layout.
+    """
+
+    file: str
+    sha256: str
+    bytes: int
+    count: int
+    items: list[int]
+    config_hash: str
+    schema: int
+
+
+def read_manifest(folder: Path) -> list[ManifestEntry]:
+    """All sealed shards of a folder in the order of sealing; empty if there is no manifest yet.
+
+    A last line without its newline was torn by a kill, or is being written just now: it is left out with a warning,
+    and the next writer of that rank adds the shard again.
+
+    Raises
+    ------
+    ShardError
+        Another line is damaged, leads outside the folder or names a shard a second time; the line's number is given.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    *lines, tail = content.split(b"\n")
+    if tail:
+        _log.warning("%s: the last line (%d) is torn (%d bytes, no newline); left out", path, len(lines) + 1, len(tail))
+    entries: list[ManifestEntry] = []
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        entry = _parse_line(line, f"{path}, line {number}")
+        if entry.file in line_of:
+            raise ShardError(f"{path}, line {number}: {entry.file} is named before, in line {line_of[entry.file]}")
+        line_of[entry.file] = number
+        entries.append(entry)
+    return entries
+
+
+def sealed_items(folder: Path, config_hash: str) -> set[int]:
+    """Numbers of all items that are sealed under this configuration. Raises ShardError as `read_manifest`."""
+    return {item for entry in read_manifest(folder) if entry.config_hash == config_hash for item in entry.items}
+
+
+def append_entry(folder: Path, entry: ManifestEntry) -> None:
+    """Add one line, durably, beside any number of other processes.
+
+    The line goes out in one `write` on an O_APPEND descriptor. Local file systems, Lustre and GPFS put such a write at
+    the end in one piece whoever else appends; NFS does not, which is what the lock is for. The lock also makes it safe
+    to cut off the torn line of a killed writer: without it, that could be the line another process writes right now.
+
+    Raises
+    ------
+    ShardError
+        The lock was held too long, or a torn line is in the way and there are no locks.
+    OSError
+        The disk is full, or the folder read-only; the manifest then holds what it held before.
+    """
+    path = folder / MANIFEST_NAME
+    is_new = not path.exists()
+    content = (json.dumps(dataclasses.asdict(entry), separators=(",", ":")) + "\n").encode("ascii")
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        locked = lock_descriptor(descriptor, path, timeout_s=LOCK_TIMEOUT_S)
+        end = _cut_torn_line(descriptor, path, locked)
+        try:
+            written = os.write(descriptor, content)
+            if written != len(content):
+                raise OSError(errno.ENOSPC, f"only {written} of {len(content)} bytes of a line were written", str(path))
+            os.fsync(descriptor)
+        except OSError:
+            if locked:  # else others may have appended since; a torn last line is what readers tolerate
+                os.ftruncate(descriptor, end)
+            raise
+    finally:
+        os.close(descriptor)  # and the lock with it
+    if is_new:
+        fsync_folder(folder)
+
+
+def _cut_torn_line(descriptor: int, path: Path, locked: bool) -> int:
+    """Make the manifest end with a whole line; returns its length in bytes."""
+    end = os.fstat(descriptor).st_size
+    if end == 0 or os.pread(descriptor, 1, end - 1) == b"\n":
+        return end
+    if not locked:
+        raise ShardError(
+            f"{path}: the last line is torn, and this file system has no locks to tell whether its writer is dead; "
+            "when no writer runs, delete that line"
+        )
+    content = b""
+    start = end
+    while start > 0 and b"\n" not in content:
+        step = min(start, 65536)
+        start -= step
+        content = os.pread(descriptor, step, start) + content
+    whole = start + content.rfind(b"\n") + 1
+    _log.warning("%s: cut off the torn last line of a killed writer (%d bytes)", path, end - whole)
+    os.ftruncate(descriptor, whole)
+    return whole
+
+
+def _parse_line(line: bytes, where: str) -> ManifestEntry:
+    try:
+        record = json.loads(line)
+    except ValueError as error:  # also bytes that are not UTF-8
+        raise ShardError(f"{where}: damaged, not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise ShardError(f"{where}: damaged, not a JSON object but {type(record).__name__}")
+    # Keys beyond these are left alone: a later schema may have more, and is refused by its number where it is read.
+    entry = ManifestEntry(
+        file=_take(record, "file", str, where),
+        sha256=_take(record, "sha256", str, where),
+        bytes=_take(record, "bytes", int, where),
+        count=_take(record, "count", int, where),
+        items=_take(record, "items", list, where),
+        config_hash=_take(record, "config_hash", str, where),
+        schema=_take(record, "schema", int, where),
+    )
+    if parse_shard_name(entry.file) is None:
+        raise ShardError(
+            f"{where}: file is {entry.file!r}; only a plain name shard-RRRRR-NNNNN.h5 in this folder is allowed"
+        )
+    if not _SHA256.fullmatch(entry.sha256):
+        raise ShardError(f"{where}: sha256 is {entry.sha256!r}; 64 hexadecimal digits are needed")
+    if any(type(item) is not int or item < 0 for item in entry.items):
+        raise ShardError(f"{where}: items must be integers ≥ 0")
+    if entry.count != len(entry.items) or entry.count < 1 or len(set(entry.items)) != entry.count:
+        raise ShardError(f"{where}: count is {entry.count}, but items lists {len(set(entry.items))} different numbers")
+    return entry
+
+
+def _take(record: dict[str, Any], key: str, kind: type, where: str) -> Any:
+    if key not in record:
+        raise ShardError(f"{where}: {key} is missing")
+    value = record[key]
+    if type(value) is not kind:  # not isinstance: true is an int to Python
+        raise ShardError(f"{where}: {key} is {value!r}; {kind.__name__} is needed")
+    return value

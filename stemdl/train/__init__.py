@@ -1,0 +1,3 @@
+"""Training: data, one optimisation step, the loop over stages, checkpoints."""
+
+from __future__ import annotations

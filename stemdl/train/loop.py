@@ -1,0 +1,166 @@
+"""The training stage: the stages of the network one after the other, each a plain loop of steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from stemdl.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from stemdl.config import Config, stage_hash
+from stemdl.config.yaml_layer import dump_yaml
+from stemdl.models.predictor import Predictor
+from stemdl.models.registry import build_network
+from stemdl.models.scan_physics import FieldPhysics
+from stemdl.progress import Progress
+from stemdl.seeds import Purpose
+from stemdl.shards.fields import Fields
+from stemdl.train.data import Split, load_training_fields, split_fields
+from stemdl.train.stage import StageHistory, train_stage
+
+
+@dataclass
+class TrainSummary:
+    """What the stage did."""
+
+    checkpoint: Path
+    seconds: float = 0.0
+    skipped: bool = False
+    steps: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def thread_count(config: Config) -> int:
+    """Threads of the training process."""
+    return config.train.threads or len(os.sched_getaffinity(0))
+
+
+def checkpoint_folder(config: Config) -> Path:
+    """Where the checkpoints of a run are."""
+    return config.run.folder / "checkpoints"
+
+
+def train(config: Config, *, progress: Progress) -> TrainSummary:
+    """Train the network on the sealed training set; stages that a checkpoint holds are not trained again."""
+    started = time.monotonic()
+    digest = stage_hash(config, "train")
+    found = _found(config, digest)
+    stages = config.network.stages if config.network.name == "scanfield" else 1
+    if found is not None and found.meta["stages_done"] == stages:
+        return TrainSummary(found.folder, skipped=True, steps=found.meta["step"], history=found.meta["history"])
+    torch.set_num_threads(thread_count(config))
+    torch.manual_seed(np.random.SeedSequence([config.run.seed, Purpose.INITIAL_WEIGHTS]).generate_state(1)[0])
+    network = build_network(config)
+    fields = load_training_fields(config)
+    network.scale_v_angstrom.fill_(float(fields.potential.mean()))
+    predictor = Predictor(config, network, threads=thread_count(config))
+    split = split_fields(fields.formulas, config.train.validation_fraction, config.run.seed)
+    run = _Run(config, predictor, fields, split, progress, digest)
+    if found is not None:
+        run.resume(found)
+    return run.finish(stages, started)
+
+
+def _found(config: Config, digest: str) -> Checkpoint | None:
+    """The latest checkpoint of this very configuration, if there is one."""
+    folder = checkpoint_folder(config)
+    if not (folder / "latest").is_file():
+        return None
+    checkpoint = load_checkpoint(folder)
+    return checkpoint if checkpoint.meta["config_hash"] == digest else None
+
+
+@dataclass
+class _Run:
+    """State between stages."""
+
+    config: Config
+    predictor: Predictor
+    fields: Fields
+    split: Split
+    progress: Progress
+    digest: str
+    history: list[dict[str, Any]] = field(default_factory=list)
+    stages_done: int = 0
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Take over the stages that a checkpoint holds."""
+        self.predictor.network.load_state_dict(checkpoint.weights)
+        self.history = list(checkpoint.meta["history"])
+        self.stages_done = checkpoint.meta["stages_done"]
+        self.progress.note(f"training goes on after stage {self.stages_done} ({checkpoint.folder.name})")
+
+    def finish(self, stages: int, started: float) -> TrainSummary:
+        """Train what is left and save after each stage."""
+        checkpoint = checkpoint_folder(self.config)
+        first = physics = self._look(None, "physics of the patterns", None)
+        answer = None
+        for stage in range(stages):
+            if stage > 0:
+                answer = self._answer(physics, stage - 1)
+                physics = self._look(answer, f"physics after stage {stage}", first)
+            if stage < self.stages_done:
+                continue
+            record = train_stage(self.predictor, self.fields, physics, self.split, stage, self.progress)
+            self.stages_done = stage + 1
+            checkpoint = self._save(record)
+        return TrainSummary(
+            checkpoint,
+            seconds=time.monotonic() - started,
+            steps=stages * self.config.train.steps,
+            history=self.history,
+        )
+
+    def _look(self, answer: np.ndarray | None, name: str, first: FieldPhysics | None) -> FieldPhysics | None:
+        """Physics of all fields, from a flat start or from the answers of the stage before."""
+        if self.predictor.physics is None:
+            return None
+        self.progress.start(name, len(self.fields), "fields")
+        start = None if answer is None else (answer, first)
+        result = self.predictor.look(
+            self.fields.amplitude, self.fields.thickness_angstrom, start, self.progress.advance
+        )
+        self.progress.finish()
+        return result
+
+    def _answer(self, physics: FieldPhysics | None, stage: int) -> np.ndarray:
+        """What a trained stage says of every field: the start of the next one's physics."""
+        reconstruct = self.config.reconstruct
+        prediction = self.predictor.stage(
+            self.fields.amplitude, physics, stage, average=reconstruct.symmetry_average, batch=reconstruct.batch
+        )
+        return prediction.potential
+
+    def _save(self, record: StageHistory) -> Path:
+        self.history.append(asdict(record))
+        meta = {
+            "config_hash": self.digest,
+            "stages_done": self.stages_done,
+            "history": self.history,
+            "network": self.config.network.name,
+            "scale_v_angstrom": float(self.predictor.network.scale_v_angstrom),
+            "seed": self.config.run.seed,
+        }
+        _append_log(self.config.run.folder, record)
+        return save_checkpoint(
+            checkpoint_folder(self.config),
+            self.stages_done * self.config.train.steps,
+            self.predictor.network.state_dict(),
+            meta,
+            dump_yaml(self.config.model_dump(mode="json")),
+        )
+
+
+def _append_log(folder: Path, record: StageHistory) -> None:
+    """One JSON line for each logged step, for programs that read along."""
+    path = folder / "log" / "rank-0.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as stream:
+        for row in record.rows():
+            stream.write(json.dumps(row) + "\n")

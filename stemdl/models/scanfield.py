@@ -25,6 +25,10 @@ AMPLITUDE_GAIN = 31.6
 DARK_QUANTILE = 0.05
 """Share of the pixels of a field taken as free of atoms: their level is the zero of the physics' answer."""
 
+CONTEXT_POSITIONS = 7
+"""Side in scan positions of the neighbourhood whose mean features tell the trunk which material it sees: patterns fix
+the potential up to a constant, and only the material fixes that."""
+
 
 def _groups(channels: int) -> int:
     """Groups for GroupNorm: eight where they divide the channels, fewer otherwise."""
@@ -69,21 +73,29 @@ class PatternEncoder(nn.Module):
 
 
 class Upsampler(nn.Module):
-    """Scan grid to the potential's grid: alternating pixel shuffles by prime factors and convolutions."""
+    """Scan grid to the potential's grid: pixel shuffles by prime factors, convolutions on each grid between.
 
-    def __init__(self, features: int, trunk: int, factor: int) -> None:
+    The encoder's features are unfolded by the first shuffle at once: a vector of a position describes the square around
+    it, so it is wide, and convolutions on the coarse grid would cost most and see least.
+    """
+
+    def __init__(self, features: int, trunk: int, factor: int, blocks: int) -> None:
         super().__init__()
-        layers: list[nn.Module] = [ConvBlock(features, features)]
-        width = features
-        for prime in _prime_factors(factor):
-            narrower = max(trunk, width // 2)
-            layers += [nn.Conv2d(width, narrower * prime**2, 1), nn.PixelShuffle(prime), ConvBlock(narrower, narrower)]
-            width = narrower
+        primes = _prime_factors(factor)
+        self.width_in = features * (primes[0] ** 2 if primes else 1)
+        layers: list[nn.Module] = []
+        for index, prime in enumerate(primes):
+            if index > 0:
+                layers.append(nn.Conv2d(features, trunk * prime**2, 1))
+            layers.append(nn.PixelShuffle(prime))
+            features = features if index == 0 else trunk
+            if index == 0 or index + 1 < len(primes):
+                layers += [ConvBlock(features, features) for _ in range(blocks)]
         self.layers = nn.Sequential(*layers)
-        self.width = width
+        self.width = features
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """(b, f, sy, sx) to (b, width, y, x)."""
+        """(b, width_in, sy, sx) to (b, width, y, x)."""
         result: torch.Tensor = self.layers(features)
         return result
 
@@ -113,9 +125,10 @@ class Stage(nn.Module):
         channels: int,
     ) -> None:
         super().__init__()
-        self.encoder = PatternEncoder(detector_pixels, pattern_pixels, hidden, features)
-        self.upsampler = Upsampler(features, trunk, factor)
-        self.join = ConvBlock(self.upsampler.width + channels, trunk)
+        self.upsampler = Upsampler(features, trunk, factor, trunk_blocks)
+        self.encoder = PatternEncoder(detector_pixels, pattern_pixels, hidden, self.upsampler.width_in)
+        self.context = nn.Conv2d(self.upsampler.width_in, trunk, 1)
+        self.join = ConvBlock(self.upsampler.width + trunk + channels, trunk)
         self.trunk = nn.Sequential(*(ConvBlock(trunk, trunk) for _ in range(trunk_blocks)))
         self.head = nn.Conv2d(trunk + channels, 2, 3, padding=1)
         # The stage starts as the identity: its first answer is the physics channel 0, and learning departs from there.
@@ -128,8 +141,12 @@ class Stage(nn.Module):
 
         channels[:, 0] is the same quantity as physics alone has it; the stage multiplies and corrects it.
         """
-        placed = self.upsampler(self.encoder(amplitude))
-        joined = self.trunk(self.join(torch.cat([placed, channels], dim=1)))
+        features = self.encoder(amplitude)
+        around = functional.avg_pool2d(
+            features, CONTEXT_POSITIONS, stride=1, padding=CONTEXT_POSITIONS // 2, count_include_pad=False
+        )
+        context = functional.interpolate(self.context(around), size=channels.shape[-2:], mode="nearest")
+        joined = self.trunk(self.join(torch.cat([self.upsampler(features), context, channels], dim=1)))
         gain, correction = self.head(torch.cat([joined, channels], dim=1)).unbind(dim=1)
         return functional.relu(channels[:, 0] * (1 + gain) + correction)
 

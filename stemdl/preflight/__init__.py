@@ -8,7 +8,7 @@ from stemdl.preflight.findings import Finding, Severity, format_findings
 from stemdl.preflight.network import check_dose, check_network, check_training
 from stemdl.preflight.optics import check_probe, check_units
 from stemdl.preflight.resources import check_resources
-from stemdl.preflight.sampling import check_detector, check_grids
+from stemdl.preflight.sampling import check_detector, check_grids, check_sizes
 from stemdl.preflight.specimen import check_slices, check_target
 
 __all__ = ["Finding", "Severity", "format_findings", "preflight"]
@@ -21,6 +21,9 @@ def preflight(config: Config, ranks: int = 1) -> list[Finding]:
     """
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, found {ranks}")
+    oversized = check_sizes(config)
+    if oversized:
+        return oversized
     network, description = check_network(config)
     return [
         *check_units(config),

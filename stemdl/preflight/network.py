@@ -31,6 +31,9 @@ def check_network(config: Config) -> tuple[list[Finding], ModelDescription | Non
             return findings, None
         found, _, right = str(error).removeprefix(f"{error.key}: found ").partition("; allowed: ")
         return [*findings, Finding("error", "network", found, right, error.key)], None
+    except (RuntimeError, OverflowError) as error:  # torch's own bounds on the size of a tensor
+        found = f"sizes that torch refuses: {str(error).splitlines()[0]}"
+        return [*findings, Finding("error", "network", found, "a smaller network or field", "network")], None
     weights, flop = short(description.weights), short(description.train_flop_per_sample)
     shape = " x ".join(str(count) for count in description.input_shape)
     found = f"{config.network.name}: {weights} weights, {flop} training FLOP a field of {shape}"

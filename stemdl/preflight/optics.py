@@ -32,7 +32,7 @@ def probe_radius_angstrom(config: Config) -> float:
 
 def detector_edge_per_angstrom(config: Config) -> float:
     """Distance in 1/Å from the unscattered beam to the farther edge of the detector."""
-    return max(config.detector.pixels) // 2 * config.detector.dk_per_angstrom
+    return max(config.detector.pixels) / 2 * config.detector.dk_per_angstrom
 
 
 def mrad_of(config: Config, k_per_angstrom: float) -> float:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COMPLEX64, FLOAT32, FLOAT16 = 8, 4, 2
 PROCESS_BYTES = 350 * 2**20  # a Python process with torch loaded
+ABTEM_BYTES = 220 * 2**20  # what abTEM and numba add
 KEPT_PROBES_BYTES = 256 * 2**20  # probes are kept from specimen to specimen up to here, and made again above
 CHUNK_BYTES = 10 * 8  # a pixel of a chunk's waves: made in complex128, then in real and reciprocal space
 
@@ -40,7 +41,8 @@ def simulation_bytes(config: Config, sampling: Sampling) -> float:
     waves = CHUNK_BYTES * min(config.simulation.probe_chunk, positions)
     potentials = slices * (FLOAT32 + 2 * COMPLEX64)  # potential, its spectrum, its transmission
     patterns = 2 * positions * math.prod(config.detector.pixels) * FLOAT32
-    return PROCESS_BYTES + kept + pixels * (waves + potentials) + patterns
+    engine = ABTEM_BYTES if config.simulation.engine == "abtem" else 0
+    return PROCESS_BYTES + engine + kept + pixels * (waves + potentials) + patterns
 
 
 def sample_bytes(config: Config) -> float:
@@ -59,7 +61,10 @@ def _simulation(config: Config, limit: int) -> Finding:
     if fitting >= 1:
         right, key = f"simulation.workers: {fitting}, or larger pixels", "simulation.workers"
     else:
-        right, key = "one process that fits: fewer probes at once, larger pixels, a smaller box", "simulation.probe_chunk"
+        right, key = (
+            "one process that fits: fewer probes at once, larger pixels, a smaller box",
+            "simulation.probe_chunk",
+        )
     return judge(one * workers > limit, "warning", "memory: simulation", found, right, key)
 
 

@@ -12,6 +12,7 @@ from stemdl.preflight.findings import Finding, judge
 from stemdl.preflight.optics import detector_edge_per_angstrom, mrad_of, probe_radius_angstrom
 
 WHOLE_TOLERANCE = 1e-6
+LARGEST_SIDE = 16384  # pixels of a grid or detector, positions of a scan
 _ZEROS_SHARE = 0.05  # corners of the detector that record zeros
 _MASKED_SHARE = 0.5  # of the detector that the coarse model of the back-projection does not see
 
@@ -39,6 +40,18 @@ def grids(config: Config) -> Iterator[tuple[str, float]]:
     yield "held_out", config.held_out.pixel_angstrom
     if isinstance(config.network, ScanField):
         yield "network.back_projection", config.network.back_projection.pixel_angstrom
+
+
+def check_sizes(config: Config) -> list[Finding]:
+    """Grids too large to be meant, which no other check could count through: a slip of a decimal point or of a unit."""
+    box, field = config.specimen.box_angstrom, max(config.scan.field_angstrom)
+    sides = [(f"{section}.pixel_angstrom", box / pixel) for section, pixel in grids(config)]
+    sides += [("target.pixel_angstrom", max(box, field) / config.target.pixel_angstrom)]
+    sides += [("detector.pixels", max(config.detector.pixels)), ("scan.positions", max(config.scan.positions))]
+    right = f"at most {LARGEST_SIDE}"
+    return [
+        Finding("error", "sizes", f"{side:.4g} on a side", right, key) for key, side in sides if side > LARGEST_SIDE
+    ]
 
 
 def check_grids(config: Config) -> list[Finding]:
@@ -138,7 +151,7 @@ def _detector_pixel(config: Config) -> Finding:
 
 
 def _bright_field(config: Config) -> Finding:
-    edge = mrad_of(config, min(config.detector.pixels) // 2 * config.detector.dk_per_angstrom)
+    edge = mrad_of(config, min(config.detector.pixels) / 2 * config.detector.dk_per_angstrom)
     alpha = config.microscope.semiangle_mrad
     found = f"the bright field ends at {alpha:g} mrad, the detector at {edge:.4g} mrad"
     right = "a detector that holds the bright-field disc: more pixels, or wider ones"

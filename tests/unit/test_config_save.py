@@ -77,7 +77,7 @@ def changed(changes: dict[str, Any]) -> Config:
     return Config.model_validate(data)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_changes)
 def test_saved_and_loaded_it_is_equal(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = changed(changes)

@@ -117,6 +117,21 @@ def test_three_alternatives_fit_and_four_halves_do_not() -> None:
     assert len(set(exclusive_groups(CELL, positions, (half,) * 4).of_site.tolist())) == 2
 
 
+def test_a_chain_of_positions_is_no_group_of_alternatives() -> None:
+    """The ends of the chain are far enough apart to be occupied together."""
+    positions = np.array([[0.0, 0.0, 0.0], [0.2, 0.0, 0.0], [0.4, 0.0, 0.0]])
+    groups = exclusive_groups(CELL, positions, (((9, 0.3),),) * 3)
+    assert groups.of_site[0] != groups.of_site[2]
+
+
+def test_alternatives_that_also_meet_the_next_cell_are_refused() -> None:
+    """Drawn cell by cell, the second position of one cell and the first of the next could both be occupied."""
+    half = ((9, 0.5),)
+    chain = crystal(np.diag([0.9, 4.0, 4.0]), ((0.0, 0.0, 0.0), (0.5, 0.0, 0.0)), (half, half))
+    with pytest.raises(BadCrystal, match=r"are 0\.450 Å apart"):
+        check_crystal(chain)
+
+
 def _many() -> list[Crystal]:
     return [crystal(formula=f"X{index // 2}", name=f"n{index}") for index in range(80)]
 

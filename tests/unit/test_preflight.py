@@ -268,6 +268,32 @@ class TestFcDenseNet:
         assert description is not None
 
 
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("detector.pixels=[48, 1000000000]", "detector.pixels"),
+        ("scan.positions=[20000, 8]", "scan.positions"),
+        ("simulation.pixel_angstrom=2.5e-9", "simulation.pixel_angstrom"),
+        ("network.back_projection.pixel_angstrom=1e-12", "network.back_projection.pixel_angstrom"),
+        ("target.pixel_angstrom=5e-4", "target.pixel_angstrom"),
+    ],
+)
+def test_sizes_that_cannot_be_meant_end_the_checks(override: str, key: str) -> None:
+    findings = preflight(config_with(override))
+    assert {(f.check, f.severity) for f in findings} == {("sizes", "error")}
+    assert key in [f.key for f in findings]
+
+
+def test_a_network_that_torch_refuses_is_a_finding() -> None:
+    findings, description = check_network(config_with("network.features=1000000000", "network.hidden=100000000000"))
+    assert [(f.check, f.severity) for f in findings if f.severity != "ok"] == [("network", "error")]
+    assert description is None
+
+
+def test_a_detector_of_one_pixel_is_checked_too() -> None:
+    assert len(physics_checks(config_with("detector.pixels=[1, 1]", "network.pattern_pixels=1"))) > 20
+
+
 def test_ranks_share_the_batch() -> None:
     config = config_with("train.batch=16")
     assert bad(check_training(config, 8)) == []

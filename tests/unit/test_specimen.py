@@ -158,6 +158,19 @@ def test_tilts_are_normal_with_the_stated_width_and_turn_the_beam_by_as_much() -
         assert angle_mrad == pytest.approx(tilt, rel=1e-9)
 
 
+def test_the_crystal_is_turned_about_the_beam_by_the_recorded_angle() -> None:
+    crystal = Crystal("simple", "Po", "sc", 3.35 * np.eye(3), np.zeros((1, 3)), (((84, 1.0),),), "test")
+    for item in range(5):
+        specimen = cut(crystal, zone_axes=[(0, 0, 1)], tilt_mrad=0.0, rng_seed=(1, 1, item))
+        step = specimen.positions_angstrom[:, None, :] - specimen.positions_angstrom[None, :, :]
+        neighbour = step[np.abs(np.linalg.norm(step, axis=2) - 3.35) < 1e-6]
+        flat = neighbour[np.abs(neighbour[:, 2]) < 1e-6]
+        # rows of atoms run along four directions, 90 degrees apart
+        turned = np.exp(4j * np.arctan2(flat[:, 1], flat[:, 0]))
+        rotation: Any = specimen.provenance["in_plane_rotation_rad"]
+        np.testing.assert_allclose(turned, np.exp(4j * rotation), atol=1e-6)
+
+
 def test_zone_axes_rotations_and_origins_are_spread_evenly() -> None:
     specimens = [cut(named("Si-diamond"), (6.0, 6.0, 6.0), rng_seed=(2, 1, item)) for item in range(450)]
     counts = [sum(specimen.zone_axis == axis for specimen in specimens) for axis in HIGH_INDEX]

@@ -21,16 +21,23 @@ _KEPT_PROBES_BYTES = 256 * 2**20
 
 
 class TorchEngine:
-    """Multislice in chunks of probes on a GPU, or wave by wave on the CPU, where FFTW does the transforms."""
+    """Multislice in chunks of probes on a GPU, or wave by wave on the CPU, where FFTW does the transforms.
+
+    fftw: whether FFTW is used; left out, on the CPU alone. Raises ValueError where it is asked for elsewhere.
+    """
 
     name = "torch"
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", *, fftw: bool | None = None) -> None:
         self.device = torch.device(device)
+        on_cpu = self.device.type == "cpu"
+        if fftw and not on_cpu:
+            raise ValueError(f"device {device!r}: FFTW works on the CPU alone")
+        self._fftw = on_cpu if fftw is None else fftw
 
     @cached_property
     def _version(self) -> str:
-        fft = f", pyFFTW {version('pyFFTW')}" if self.device.type == "cpu" else ""
+        fft = f", pyFFTW {version('pyFFTW')}" if self._fftw else ""
         return f"stemdl {__version__}, torch {torch.__version__}{fft}"
 
     def version(self) -> str:
@@ -48,7 +55,7 @@ class TorchEngine:
         kernel = _propagator(setup, slice_thickness_angstrom).to(self.device)
         recorded = []
         for start in range(0, setup.scan_shape[0] * setup.scan_shape[1], setup.probe_chunk):
-            if self.device.type == "cpu":
+            if self._fftw:
                 multislice = _multislice(setup.grid.pixels)
                 intensity = multislice.intensities(_centred_probes(setup, start), transmissions, kernel)
             else:

@@ -254,7 +254,7 @@ def _parts(engine: Engine, specimen: Specimen, setup: ImagingSetup, times: _Time
 
 def _median_parts(parts_: list[TorchParts]) -> TorchParts:
     def of(name: str) -> float:
-        return median(getattr(part, name) for part in parts_)
+        return float(median(getattr(part, name) for part in parts_))
 
     return TorchParts(of("potential_s"), of("transmission_s"), of("fft_s"), of("rest_s"), of("fft_floor_s"))
 

@@ -70,7 +70,9 @@ def test_fftw_does_what_the_plain_multislice_does(pixels: int, slices: int) -> N
     setup = replace(SETUP, grid=grid, detector_pixels=(pixels // 2, pixels // 2 + 3))
     potential = random_potential(grid, 300.0, 1, slices=slices)
     found = TorchEngine().patterns(potential, 2.0, setup)
-    assert relative(found, _plain(potential, 2.0, setup)) < 1e-5
+    expected = _plain(potential, 2.0, setup)
+    assert relative(found, expected) < 1e-5
+    assert relative(TorchEngine(fftw=False).patterns(potential, 2.0, setup), expected) < 1e-6
 
 
 def test_patterns_do_not_depend_on_the_chunk_or_on_what_was_made_before() -> None:
@@ -196,6 +198,9 @@ def test_engines_are_found_by_name() -> None:
     assert isinstance(engine, TorchEngine)
     assert "torch" in engine.version()
     assert "FFTW" in engine.version()
+    assert "FFTW" not in TorchEngine(fftw=False).version()
+    with pytest.raises(ValueError, match="FFTW works on the CPU alone"):
+        TorchEngine("meta", fftw=True)
     with pytest.raises(ValueError, match="known are 'torch' and 'abtem'"):
         engine_by_name("multem")
 
@@ -210,3 +215,11 @@ def test_a_wider_detector_than_the_grid_records_the_same_and_zeros() -> None:
     wide = TorchEngine().patterns(slices, thickness, replace(SETUP, detector_pixels=(80, 70)))
     assert torch.equal(wide[:, :, 8:72, 3:67], narrow)
     assert float(wide.sum()) == pytest.approx(float(narrow.sum()), rel=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
+def test_the_gpu_gives_the_patterns_of_the_cpu() -> None:
+    slices, thickness = TorchEngine().slices(random_atoms(60, BOX, seed=1), SETUP)
+    found = TorchEngine("cuda").patterns(slices, thickness, SETUP)
+    assert relative(found, TorchEngine().patterns(slices, thickness, SETUP)) < 1e-5

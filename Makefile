@@ -89,7 +89,7 @@ check: lint types layers shell ## every check but the tests
 
 test: check ## every check, then pytest with coverage
 	@# One thread in each worker: they share the cores already.
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered
 
 clean: ## remove caches (runs/ and .venv stay)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* build dist *.egg-info

@@ -1,35 +1,30 @@
-"""The simulation stage: every item that no sealed shard holds yet, by as many processes as there are cores."""
+"""The simulation stage: every item that no sealed shard holds yet, by as many processes as there are cores.
+
+Beside the shards of the two parts, `shards/refused.json` lists the crystals that were not used, and
+`shards/failed.json` the items that could not be made, each with the reason.
+"""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import queue
 import time
-import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from data_gen.engines import engine_by_name
-from data_gen.sample import axes_of, make_sample
-from data_gen.worklist import Part, items_left, parts
+from data_gen.sample import axes_of
+from data_gen.workers import Failure, Share, SimulationError, SimulationFault, run_workers
+from data_gen.worklist import Part, PartName, items_left, parts
 from stemdl.atomic_files import replace_atomically
 from stemdl.config import Config, stage_hash
 from stemdl.progress import Progress
-from stemdl.shards import ShardWriter
+from stemdl.shards import ShardWriter, ranks_left_behind
 
-POLL_S = 0.5
-"""How often the parent looks whether a silent worker is still alive."""
+__all__ = ["SimulationError", "SimulationFault", "SimulationSummary", "shard_folder", "simulate", "worker_count"]
 
-
-class SimulationError(RuntimeError):
-    """A worker ended before its items were done; names the worker, the item and the reason."""
+_SHOWN = 10  # of a long list of items
 
 
 @dataclass
@@ -37,9 +32,13 @@ class SimulationSummary:
     """What the stage did."""
 
     train_samples: int
+    """Sealed fields to train on; fewer than configured where items failed."""
     held_out_samples: int
+    """Sealed held-out fields."""
     refused: list[tuple[str, str]] = field(default_factory=list)
     """Crystals that could not be used, with the reason."""
+    failed: list[Failure] = field(default_factory=list)
+    """Items that could not be made, with the reason."""
     train_crystals: int = 0
     held_out_crystals: int = 0
     seconds: float = 0.0
@@ -54,27 +53,44 @@ def shard_folder(config: Config, part: str) -> Path:
 def simulate(config: Config, *, progress: Progress) -> SimulationSummary:
     """Make the training and the held-out samples that are still missing.
 
-    Raises SimulationError where a worker fails; what is sealed stays, and the next call goes on from there.
+    An item that cannot be made is counted, named and put on record; since it follows from configuration and number
+    alone, it is not tried again.
+
+    Raises CrystalSelectionError where the crystals cannot make two sets, SimulationError where a worker dies or all
+    items of a part failed, ShardError where a manifest is damaged; what is sealed stays, and the next call goes on.
     """
     started = time.monotonic()
     both, refused = parts(config)
     digest = stage_hash(config, "simulate")
-    left = {part.name: items_left(part, shard_folder(config, part.name), digest) for part in both}
-    summary = SimulationSummary(
-        train_samples=both[0].samples,
-        held_out_samples=both[1].samples,
+    folder = config.run.folder / "shards"
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "refused.json", [{"name": bad.name, "reason": bad.reason} for bad in refused])
+    failures = _read_failures(folder / "failed.json", digest)
+    known = {(failure.part, failure.item) for failure in failures}
+    left = {}
+    for part in both:
+        _settle(config, part, digest)
+        items = items_left(part, shard_folder(config, part.name), digest)
+        left[part.name] = [item for item in items if (part.name, item) not in known]
+    skipped = not any(left.values())
+    if not skipped:
+        _make(config, both, left, digest, failures, progress)
+    _tell(failures, folder / "failed.json", progress)
+    sealed = [part.samples - len(items_left(part, shard_folder(config, part.name), digest)) for part in both]
+    for part, count in zip(both, sealed, strict=True):
+        if count == 0:
+            reasons = "; ".join(sorted({f"{one.crystal}: {one.reason}" for one in failures if one.part == part.name}))
+            raise SimulationError(f"none of the {part.samples} {part.name} fields could be made: {reasons}")
+    return SimulationSummary(
+        train_samples=sealed[0],
+        held_out_samples=sealed[1],
         refused=[(bad.name, bad.reason) for bad in refused],
+        failed=failures,
         train_crystals=len(both[0].crystals),
         held_out_crystals=len(both[1].crystals),
-        skipped=not any(left.values()),
+        seconds=time.monotonic() - started,
+        skipped=skipped,
     )
-    refused_path = config.run.folder / "shards" / "refused.json"
-    refused_path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(refused_path, json.dumps(dict(summary.refused), indent=1).encode())
-    if not summary.skipped:
-        _run_workers(config, both, left, digest, progress)
-    summary.seconds = time.monotonic() - started
-    return summary
 
 
 def worker_count(config: Config) -> int:
@@ -82,76 +98,69 @@ def worker_count(config: Config) -> int:
     return config.simulation.workers or len(os.sched_getaffinity(0))
 
 
-def _run_workers(
-    config: Config, both: tuple[Part, Part], left: dict[str, list[int]], digest: str, progress: Progress
+def _settle(config: Config, part: Part, digest: str) -> None:
+    """Clear up after dead writers of every rank before items are dealt out.
+
+    A shard that its writer could not enter into the manifest any more is entered now; found later, by the new writer of
+    that rank, its items would already have been given to somebody.
+    """
+    folder = shard_folder(config, part.name)
+    for rank in ranks_left_behind(folder):
+        with ShardWriter(folder, rank=rank, axes=axes_of(config), config_hash=digest, samples_per_shard=1):
+            pass
+
+
+def _make(
+    config: Config,
+    both: tuple[Part, Part],
+    left: Mapping[PartName, Sequence[int]],
+    digest: str,
+    failures: list[Failure],
+    progress: Progress,
 ) -> None:
-    """Deal the items out and watch the processes until all are done."""
+    """Deal the items out and wait for all of them; failures are put on record as they come."""
     total = sum(part.samples for part in both)
     done = total - sum(len(items) for items in left.values())
     progress.start("simulate", total, "fields")
     progress.advance(done)
     count = min(worker_count(config), total - done)
-    context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may deadlock
-    messages: Any = context.Queue()
-    # Neighbouring items show different crystals, so a stride gives every worker the same mixture of costs.
-    shares = [{name: items[rank::count] for name, items in left.items()} for rank in range(count)]
-    workers = [
-        context.Process(target=_work, args=(config, share, digest, rank, messages), daemon=True)
-        for rank, share in enumerate(shares)
-    ]
-    for worker in workers:
-        worker.start()
-    try:
-        for _ in _finished_items(workers, messages):
+    # Crystals take turns in a shuffled order, so a stride gives every worker the same mixture of costs.
+    shares = [[Share(part, tuple(left[part.name][rank::count])) for part in both] for rank in range(count)]
+    with closing(run_workers(config, shares, digest)) as messages:  # the workers end with this block, however it ends
+        for message in messages:
+            if isinstance(message, Failure):
+                failures.append(message)
+                failures.sort(key=lambda failure: (failure.part, failure.item))
+                record = {"config_hash": digest, "failed": [asdict(failure) for failure in failures]}
+                _write_json(config.run.folder / "shards" / "failed.json", record)
             done += 1
             progress.advance(done)
-    finally:
-        for worker in workers:
-            worker.terminate()
-            worker.join()
     progress.finish()
 
 
-def _finished_items(workers: list[BaseProcess], messages: Any) -> Iterator[tuple[str, int]]:
-    """Items as they are finished; ends when every worker said so, and raises when one cannot any more."""
-    running = set(range(len(workers)))
-    while running:
-        try:
-            kind, rank, content = messages.get(timeout=POLL_S)
-        except queue.Empty:
-            for rank in sorted(running):
-                if workers[rank].exitcode is not None:
-                    raise SimulationError(
-                        f"simulation worker {rank} ended with exit code {workers[rank].exitcode} before its items were "
-                        "done (out of memory, or killed); sealed shards are kept, run the same command again"
-                    ) from None
-            continue
-        if kind == "item":
-            yield content
-        elif kind == "end":
-            running.discard(rank)
-        else:
-            raise SimulationError(f"simulation worker {rank} failed: {content}")
+def _tell(failures: Sequence[Failure], path: Path, progress: Progress) -> None:
+    """One line for each crystal and reason, with the items."""
+    items: dict[tuple[str, str, str], list[int]] = {}
+    for failure in failures:
+        items.setdefault((failure.part, failure.crystal, failure.reason), []).append(failure.item)
+    for (part, crystal, reason), numbers in items.items():
+        some = ", ".join(str(number) for number in numbers[:_SHOWN])
+        more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
+        progress.note(f"failed: {part} items {some}{more}: {crystal}: {reason}")
+    if failures:
+        progress.note(f"failed: {len(failures)} items in all, listed in {path}; they are not tried again")
 
 
-def _work(config: Config, share: dict[str, list[int]], digest: str, rank: int, messages: Any) -> None:
-    """One process: its items of both parts, one shard writer for each part."""
-    torch.set_num_threads(1)  # fields are independent: processes scale, threads inside a small FFT do not
-    item = None
+def _read_failures(path: Path, digest: str) -> list[Failure]:
+    """What failed in an earlier call for the same configuration."""
+    if not path.is_file():
+        return []
     try:
-        engine = engine_by_name(config.simulation.engine)
-        for part in parts(config)[0]:
-            with ShardWriter(
-                shard_folder(config, part.name),
-                rank=rank,
-                axes=axes_of(config),
-                config_hash=digest,
-                samples_per_shard=config.simulation.samples_per_shard,
-            ) as writer:
-                for item in share[part.name]:
-                    writer.add(make_sample(config, part, item, engine))
-                    messages.put(("item", rank, (part.name, item)))
-        messages.put(("end", rank, None))
-    except Exception as error:  # whatever it is, the parent must hear of it, with the item's number
-        where = f"item {item}: " if item is not None else ""
-        messages.put(("error", rank, f"{where}{type(error).__name__}: {error}\n{traceback.format_exc()}"))
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return [Failure(**entry) for entry in record["failed"]] if record["config_hash"] == digest else []
+    except (ValueError, KeyError, TypeError) as error:
+        raise SimulationError(f"{path}: damaged ({error}); remove it, and what failed is tried again") from error
+
+
+def _write_json(path: Path, content: object) -> None:
+    replace_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

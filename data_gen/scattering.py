@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from data_gen.materials.elements import SYMBOLS
+from stemdl.errors import UserError
 
 PARAMETRIZATIONS = ("kirkland", "lobato")
 
 
-class UnknownElement(ValueError):
+class UnknownElement(UserError, ValueError):
     """An element that the table of scattering factors does not hold."""
 
 

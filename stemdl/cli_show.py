@@ -44,7 +44,7 @@ def bench_simulate(arguments: argparse.Namespace) -> int:
 
     figures = measure(load(arguments), progress=choose_progress(make_console()))
     print(format_bench(figures))
-    _write_json(arguments.json, figures)
+    _write_json(arguments.json, figures.as_dict())
     return 0
 
 

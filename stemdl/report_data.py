@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stemdl.checkpoints import load_checkpoint
+from stemdl.atomic_files import sha256_file
+from stemdl.checkpoints import find_checkpoint, read_meta
 from stemdl.config import Config, stage_hash
 from stemdl.config.yaml_layer import dump_yaml
 from stemdl.errors import UserError
@@ -27,12 +29,13 @@ class RunFolderIncomplete(UserError):
 def collect(config: Config) -> ReportData:
     """Everything the report of a finished run shows.
 
-    Raises RunFolderIncomplete where a stage has not been done yet.
+    Raises RunFolderIncomplete where a stage has not been done yet or a file is missing; ShardError, CheckpointError or
+    EmdError where one is damaged.
     """
     folder = config.run.folder
-    summary = _read_json(folder / "reconstructions" / "fields.json")
+    summary: dict[str, Any] = _read_json(folder / "reconstructions" / "fields.json")
     metrics_path = folder / "metrics.json"
-    metrics = _read_json(metrics_path) if metrics_path.is_file() else dict(summary["metrics"])
+    metrics: dict[str, Any] = _read_json(metrics_path) if metrics_path.is_file() else dict(summary["metrics"])
     records = tuple(_record(row) for row in summary["fields"])
     return ReportData(
         run_name=folder.name,
@@ -48,11 +51,13 @@ def collect(config: Config) -> ReportData:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Any:
     if not path.is_file():
-        raise RunFolderIncomplete(f"{path} is missing: run `stemdl run` first")
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return data
+        raise RunFolderIncomplete(f"{path} is missing; do `stemdl run` first")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunFolderIncomplete(f"{path} is damaged ({error}); remove it and do `stemdl run` again") from error
 
 
 def _record(row: dict[str, Any]) -> FieldRecord:
@@ -68,46 +73,52 @@ def _record(row: dict[str, Any]) -> FieldRecord:
     )
 
 
-def _choose(records: tuple[FieldRecord, ...], count: int) -> list[int]:
-    """Best, worst and evenly spaced quantiles of r between, each of another material where there are enough."""
+def choose_fields(records: Sequence[FieldRecord], count: int) -> list[int]:
+    """Indices of the fields to draw, from the best r to the worst: both of them, and evenly spaced quantiles between.
+
+    Those between show other materials, as long as there are any: each quantile takes the nearest field that does.
+    """
     order = sorted(range(len(records)), key=lambda index: -records[index].quality["pearson_r"])
-    chosen: list[int] = []
-    seen: set[str] = set()
-    for place in np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int):
-        fresh = [i for i in order[place:] + order[:place][::-1] if i not in chosen and records[i].formula not in seen]
-        index = order[-1] if place == len(order) - 1 and order[-1] not in chosen else (fresh or order)[0]
-        chosen.append(index)
-        seen.add(records[index].formula)
-    return list(dict.fromkeys(chosen))
+    count = min(count, len(order))
+    places = [int(place) for place in np.linspace(0, len(order) - 1, count).round()]
+    chosen = set(places[:1] + places[-1:])
+    for place in places[1:-1]:
+        seen = {records[order[other]].formula for other in chosen}
+        left = [other for other in range(len(order)) if other not in chosen]
+        chosen.add(min(left, key=lambda other: (records[order[other]].formula in seen, abs(other - place), other)))
+    return [order[place] for place in sorted(chosen)]
 
 
 def _shown(config: Config, rows: list[dict[str, Any]], records: tuple[FieldRecord, ...]) -> tuple[ShownField, ...]:
     folder = config.run.folder
-    shards = ShardSet(folder / "shards" / "held_out", config_hash=stage_hash(config, "simulate"))
-    place = {item: index for index, item in enumerate(shards.items)}
-    shown = []
-    for index in _choose(records, config.report.fields_shown):
-        emd = read_emd(folder / "reconstructions" / rows[index]["file"])
-        pictures = {name: emd.maps[map_name(name)].data for name in records[index].baselines}
-        shown.append(
-            ShownField(
-                record=records[index],
-                amplitude=shards.amplitude(place[records[index].field]).astype(np.float32),
-                truth=emd.maps["true_potential"].data,
-                prediction=emd.potential,
-                baselines=pictures,
-                pixel_angstrom=config.target.pixel_angstrom,
-                dk_per_angstrom=config.detector.dk_per_angstrom,
-                wavelength_angstrom=wavelength_angstrom(config.microscope.energy_kev),
-                uncertainty=emd.uncertainty,
+    with ShardSet(folder / "shards" / "held_out", config_hash=stage_hash(config, "simulate")) as shards:
+        place = {item: index for index, item in enumerate(shards.items)}
+        shown = []
+        for index in choose_fields(records, config.report.fields_shown):
+            record, path = records[index], folder / "reconstructions" / rows[index]["file"]
+            if not path.is_file() or sha256_file(path) != rows[index]["sha256"]:
+                raise RunFolderIncomplete(f"{path} is missing or damaged; do `stemdl run` again, which makes it anew")
+            if record.field not in place:
+                raise RunFolderIncomplete(f"{shards.folder}: field {record.field} is in no shard of this configuration")
+            emd = read_emd(path)
+            shown.append(
+                ShownField(
+                    record=record,
+                    amplitude=shards.amplitude(place[record.field]).astype(np.float32),
+                    truth=emd.maps["true_potential"].data,
+                    prediction=emd.potential,
+                    baselines={name: emd.maps[map_name(name)].data for name in record.baselines},
+                    pixel_angstrom=config.target.pixel_angstrom,
+                    dk_per_angstrom=config.detector.dk_per_angstrom,
+                    wavelength_angstrom=wavelength_angstrom(config.microscope.energy_kev),
+                    uncertainty=emd.uncertainty,
+                )
             )
-        )
-    shards.close()
     return tuple(shown)
 
 
 def _curves(folder: Path) -> tuple[TrainingCurve, ...]:
-    history = load_checkpoint(folder / "checkpoints").meta["history"]
+    history = read_meta(find_checkpoint(folder / "checkpoints"))["history"]
     return tuple(
         TrainingCurve(
             name=f"stage {record['stage'] + 1}",
@@ -123,10 +134,15 @@ def _curves(folder: Path) -> tuple[TrainingCurve, ...]:
 
 
 def _counts(config: Config, records: tuple[FieldRecord, ...]) -> CrystalCounts:
-    """Crystals used, as the shards say, and those refused, as the simulation noted."""
-    shards = ShardSet(config.run.folder / "shards" / "train", config_hash=stage_hash(config, "simulate"))
-    train = len(set(shards.materials))
-    shards.close()
+    """Materials (formulas) in the shards, and the crystals refused, as the simulation noted."""
+    with ShardSet(config.run.folder / "shards" / "train", config_hash=stage_hash(config, "simulate")) as shards:
+        train = {str(shards.provenance(index)["formula"]) for index in range(len(shards))}
     refused_path = config.run.folder / "shards" / "refused.json"
-    refused = _read_json(refused_path) if refused_path.is_file() else {}
-    return CrystalCounts(train=train, held_out=len({record.material for record in records}), refused=refused)
+    refused: dict[str, str] = {}
+    for entry in _read_json(refused_path) if refused_path.is_file() else []:
+        name, number = entry["name"], 1
+        while name in refused:  # two files of the same name, in two folders
+            number += 1
+            name = f"{entry['name']} ({number})"
+        refused[name] = entry["reason"]
+    return CrystalCounts(train=len(train), held_out=len({record.formula for record in records}), refused=refused)

@@ -21,3 +21,5 @@ class Purpose(IntEnum):
     INITIAL_WEIGHTS = 11
     BATCH_ORDER = 12
     AUGMENTATION = 13
+    DROPOUT = 14
+    HARD_FIELDS = 15

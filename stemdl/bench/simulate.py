@@ -15,8 +15,9 @@ from data_gen.engines import Engine, ImagingSetup
 from data_gen.engines.fftw import BandLimitedMultislice
 from data_gen.engines.torch_engine import TorchEngine
 from data_gen.imaging import setup_for
-from data_gen.specimen import Specimen, cut_specimen, displaced
-from data_gen.worklist import draw_thickness, parts
+from data_gen.sample import draw_specimen
+from data_gen.specimen import Specimen, displaced
+from data_gen.worklist import parts
 from stemdl.config import Config
 from stemdl.physics.multislice import transmission
 from stemdl.progress import Progress, SilentProgress
@@ -188,19 +189,11 @@ def bench_simulate(
 def _specimens(config: Config, count: int) -> list[Specimen]:
     """The first `count` displaced specimens of the training set, as the simulation stage makes them."""
     (part, _), _ = parts(config)
-    box, seed = config.specimen.box_angstrom, config.run.seed
+    sigma = config.specimen.displacement_sigma_angstrom
     chosen = []
     for item in range(min(count, part.samples)):
-        at_rest = cut_specimen(
-            part.crystal_of(item),
-            (box, box, draw_thickness(config, part, item)),
-            zone_axes=config.specimen.zone_axes,
-            tilt_mrad=config.specimen.tilt_mrad,
-            displacement_sigma_angstrom=0.0,
-            rng_seed=(seed, int(part.specimen_purpose), item),
-        )
-        sigma = config.specimen.displacement_sigma_angstrom
-        chosen.append(displaced(at_rest, sigma, (seed, int(part.phonon_purpose), item, 0)))
+        at_rest, _ = draw_specimen(config, part, item)
+        chosen.append(displaced(at_rest, sigma, (config.run.seed, int(part.phonon_purpose), item, 0)))
     return chosen
 
 

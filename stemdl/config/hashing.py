@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from stemdl.atomic_files import sha256_file
 from stemdl.config.root import Config
 
 _SPECIMEN_TO_PATTERN = (
@@ -28,12 +31,38 @@ def stage_hash(config: Config, stage: str) -> str:
 def config_hash(config: Config, sections: Sequence[str]) -> str:
     """sha256 (hex) over the named top-level sections and the seed, independent of key order and of the run's folder.
 
-    Processes and chunk sizes are left out: they change how a result is made, never the result.
+    Processes and chunk sizes are left out: they change how a result is made, never the result. Of the folders of CIF
+    files it is the content that counts, wherever they lie: each file there is read. Raises KeyError for a section that
+    there is none of.
     """
     data = config.model_dump(mode="json")
     picked = {name: data[name] for name in sections}
+    if "crystals" in picked:
+        picked["crystals"]["cif_folders"] = [_cif_content(folder) for folder in config.crystals.cif_folders]
     for key in ("workers", "probe_chunk", "samples_per_shard"):
         picked.get("simulation", {}).pop(key, None)
     picked["seed"] = config.run.seed
     text = json.dumps(picked, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _cif_content(folder: Path) -> Any:
+    """Names and hashes of the CIF files of a folder (those that the simulation reads), sorted by name.
+
+    What cannot be read has a name and no hash: the stage that needs the file says what is wrong with it.
+    """
+    try:
+        files = sorted((path for path in folder.iterdir() if path.suffix.lower() == ".cif"), key=lambda path: path.name)
+    except OSError:
+        return {"unreadable": folder.name}
+    return [[path.name, _content_hash(path)] for path in files]
+
+
+def _content_hash(path: Path) -> str | None:
+    # A pipe or a device of this name would be read for ever.
+    if not path.is_file():
+        return None
+    try:
+        return sha256_file(path)
+    except OSError:
+        return None

@@ -15,7 +15,7 @@ class Microscope(Section):
     semiangle_mrad: float = Field(ge=0.5, le=150)
     """Convergence semi-angle of the probe-forming aperture in mrad."""
     defocus_angstrom: float = 0.0
-    """Defocus in Å; positive moves the focus up into the specimen (C10 = -defocus)."""
+    """Defocus in Å, -C10 as in abTEM: a positive one puts the focus that far below the entrance surface."""
     c3_angstrom: float = 0.0
     """Third-order spherical aberration C3 (Cs) in Å; 1 mm is 1e7 Å."""
     astigmatism_angstrom: NonNegativeFloat = 0.0

@@ -82,8 +82,12 @@ class Train(Section):
     """Weight decay of AdamW."""
     huber_beta: PositiveFloat = 0.3
     """Where the smooth L1 loss turns from square to linear, in units of the target."""
-    relative_weight: NonNegativeFloat = 0.3
-    """Weight of each field's error relative to its own contrast, beside the smooth L1 loss on the root."""
+    mean_weight: NonNegativeFloat = 0.5
+    """Weight of the error of a field's mean potential, beside that of its contrast; both over its own deviation."""
+    root_weight: NonNegativeFloat = 0.3
+    """Weight of the smooth L1 loss on the root of the potential."""
+    hard_share: float = Field(default=0.5, ge=0, lt=1)
+    """Share of each batch drawn by the square of the misfit that physics alone leaves; the rest takes all in turn."""
     ema_decay: float = Field(default=0.99, ge=0, lt=1)
     """Decay of the exponential moving average of the weights, which is what is used afterwards."""
     augment: bool = True

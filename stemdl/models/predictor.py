@@ -1,4 +1,4 @@
-"""A trained network applied to fields: physics channels, all stages, symmetries. Shared by training and reconstruction."""
+"""A trained network applied to fields: physics channels, all stages, symmetries; for training and reconstruction."""
 
 from __future__ import annotations
 
@@ -106,8 +106,6 @@ class Predictor:
         self.network.eval()
         channels = None if physics is None else physics.pictures
         operations = symmetries(self.config) if average else (IDENTITY,)
-        if channels is not None and channels.shape[-1] != channels.shape[-2]:
-            operations = tuple(op for op in operations if not op & 1)  # a transposed oblong field has another shape
         means, spreads = [], []
         for start in range(0, len(amplitude), batch):
             patterns = torch.from_numpy(np.asarray(amplitude[start : start + batch], dtype=np.float32))

@@ -37,8 +37,10 @@ class FieldPhysics:
 class ScanPhysics:
     """Conjugate-gradient steps through the coarse multislice model, for fields of one configuration.
 
-    Results are `channel_count` pictures (y, x) on the grid of the potential: the potentials after `kept_steps` in V·Å
-    at the resolution of the target, the preconditioned gradient at the last one, and the residual of each position.
+    Results are pictures (y, x) on the grid of the potential: the potentials after `kept_steps` in V·Å at the resolution
+    of the target, the preconditioned gradient at the last one, and the residual of each position.
+
+    Raises NetworkConfigError where the grids of box, detector, scan and target do not divide one another.
     """
 
     def __init__(self, config: Config) -> None:
@@ -55,7 +57,7 @@ class ScanPhysics:
             astigmatism_azimuth_rad=microscope.astigmatism_azimuth_rad,
         )
         box = config.specimen.box_angstrom
-        self.grid = Grid.from_pixel(box, self._section.pixel_angstrom)
+        self.grid = _coarse_grid(box, self._section.pixel_angstrom)
         self._geometry = ScanGeometry(
             config.scan.positions,
             config.scan.step_angstrom,
@@ -63,15 +65,14 @@ class ScanPhysics:
             _binning(config.detector.dk_per_angstrom, box),
         )
         self.field_pixels = field_pixels(config)
-        self.upsampling = self.field_pixels[0] // config.scan.positions[0]
         pixel = config.target.pixel_angstrom
         self._to_field = tuple(
             _sampling_matrix(self.grid, pixels, pixel, config.target.blur_sigma_angstrom)
             for pixels in self.field_pixels
         )
         self._to_box = tuple(_interpolation_matrix(self.grid, pixels, pixel) for pixels in self.field_pixels)
-        self.channel_count = len(kept_steps(self._section.steps)) + 2
-        self._model = lru_cache(maxsize=64)(self._build_model)
+        # A model holds the waves of all positions; making one anew costs little beside the steps it is used for.
+        self._model = lru_cache(maxsize=8)(self._build_model)
 
     def _build_model(self, thickness_angstrom: float) -> ScanModel:
         return ScanModel(
@@ -91,8 +92,12 @@ class ScanPhysics:
     def after(
         self, amplitude: torch.Tensor, thickness_angstrom: float, potential: torch.Tensor, box: torch.Tensor
     ) -> FieldPhysics:
-        """Pictures that start from an answer (y, x) in V·Å; `box` (n, n) is the potential around the field."""
-        return self._iterate(amplitude, thickness_angstrom, self._embed(potential, box))
+        """Pictures that start from an answer (y, x) in V·Å; `box` (n, n) is the potential around the field.
+
+        The answer itself comes first among them: the next stage corrects it.
+        """
+        physics = self._iterate(amplitude, thickness_angstrom, self._embed(potential, box))
+        return FieldPhysics(torch.cat([potential.unsqueeze(0), physics.pictures]), physics.box)
 
     def _iterate(self, amplitude: torch.Tensor, thickness_angstrom: float, start: torch.Tensor) -> FieldPhysics:
         steps = self._section.steps
@@ -106,7 +111,8 @@ class ScanPhysics:
     def _sample(self, picture: torch.Tensor) -> torch.Tensor:
         """(n, n) on the box to (y, x) on the field: the Fourier series, blurred and averaged over each pixel."""
         rows, columns = self._to_field
-        return (rows @ torch.fft.fft2(picture, norm="forward") @ columns.mT).real
+        sampled: torch.Tensor = (rows @ torch.fft.fft2(picture, norm="forward") @ columns.mT).real
+        return sampled
 
     def _embed(self, potential: torch.Tensor, around: torch.Tensor) -> torch.Tensor:
         """(n, n): the field's answer in its place, `around` elsewhere at a level that joins it."""
@@ -122,10 +128,25 @@ def field_pixels(config: Config) -> tuple[int, int]:
     step, pixel = config.scan.step_angstrom, config.target.pixel_angstrom
     factor = round(step / pixel)
     if factor < 1 or abs(factor * pixel - step) > 1e-6 * step:
+        nearest = step / max(1, factor)
         raise NetworkConfigError(
-            "target.pixel_angstrom", f"{pixel} Å", f"a whole fraction of scan.step_angstrom ({step} Å)"
+            "target.pixel_angstrom",
+            f"{pixel:.10g} Å",
+            f"a whole fraction of scan.step_angstrom ({step:g} Å), such as {nearest:.16g}",
         )
     return config.scan.positions[0] * factor, config.scan.positions[1] * factor
+
+
+def _coarse_grid(box_angstrom: float, pixel_angstrom: float) -> Grid:
+    try:
+        return Grid.from_pixel(box_angstrom, pixel_angstrom)
+    except ValueError as error:
+        nearest = box_angstrom / max(2, round(box_angstrom / pixel_angstrom))
+        raise NetworkConfigError(
+            "network.back_projection.pixel_angstrom",
+            f"{pixel_angstrom:.10g} Å",
+            f"a whole fraction of specimen.box_angstrom ({box_angstrom:g} Å), such as {nearest:.16g}",
+        ) from error
 
 
 def _binning(dk_per_angstrom: float, box_angstrom: float) -> int:

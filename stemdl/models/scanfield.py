@@ -29,6 +29,9 @@ CONTEXT_POSITIONS = 7
 """Side in scan positions of the neighbourhood whose mean features tell the trunk which material it sees: patterns fix
 the potential up to a constant, and only the material fixes that."""
 
+SMALLEST_CONTRAST_V_ANGSTROM = 1.0
+"""A field with less contrast is taken as empty: its noise is not blown up to order one."""
+
 
 def _groups(channels: int) -> int:
     """Groups for GroupNorm: eight where they divide the channels, fewer otherwise."""
@@ -154,8 +157,8 @@ class Stage(nn.Module):
 class ScanField(PotentialNetwork):
     """The whole network: independent stages, each with its own weights.
 
-    `FieldInputs.channels` holds the raw pictures of `stemdl.models.scan_physics.ScanPhysics`, in V·Å; the network brings
-    them to order one with its own scale.
+    `FieldInputs.channels` holds the raw pictures of `stemdl.models.scan_physics.ScanPhysics`, in V·Å; the network
+    brings them to order one with its own scale.
     """
 
     def __init__(self, config: Config) -> None:
@@ -164,7 +167,7 @@ class ScanField(PotentialNetwork):
         assert isinstance(section, ScanFieldSection)
         self.stages = section.stages
         self.field_pixels = field_pixels(config)
-        self._potentials = len(kept_steps(section.back_projection.steps))
+        self._steps_kept = len(kept_steps(section.back_projection.steps))
         self.parts = nn.ModuleList(
             Stage(
                 detector_pixels=config.detector.pixels,
@@ -174,14 +177,18 @@ class ScanField(PotentialNetwork):
                 trunk=section.trunk,
                 trunk_blocks=section.trunk_blocks,
                 factor=self.field_pixels[0] // config.scan.positions[0],
-                channels=self._potentials + 4,
+                channels=self._potentials(stage) + 5,
             )
-            for _ in range(section.stages)
+            for stage in range(section.stages)
         )
 
+    def _potentials(self, stage: int) -> int:
+        """Potentials among the pictures: those of the physics' steps, after the first stage the answer before them."""
+        return self._steps_kept + (1 if stage > 0 else 0)
+
     def channel_count(self, stage: int = 0) -> int:
-        """Pictures that the stage is given: potentials, gradient, residual; the same for every stage."""
-        return self._potentials + 2
+        """Pictures that the stage is given: potentials, gradient, residual."""
+        return self._potentials(stage) + 2
 
     def stage_module(self, stage: int) -> nn.Module:
         """The stage itself: each has its own weights."""
@@ -190,31 +197,47 @@ class ScanField(PotentialNetwork):
     def forward(self, inputs: FieldInputs, stage: int = 0) -> torch.Tensor:
         """(b, y, x) square root of the potential over the scale, as `stage` has it."""
         assert inputs.channels is not None
-        result: torch.Tensor = self.parts[stage](inputs.amplitude, self._order_one(inputs.channels))
-        return result
+        contrast = self._contrast(inputs.channels, stage)
+        answer: torch.Tensor = self.parts[stage](inputs.amplitude, self._relative(inputs.channels, contrast, stage))
+        return answer * (contrast / self.scale_v_angstrom).sqrt().reshape(-1, 1, 1)
 
-    def _order_one(self, pictures: torch.Tensor) -> torch.Tensor:
-        """(b, c, y, x) raw pictures to (b, c + 2, y, x) channels of order one.
+    def _reference(self, stage: int) -> int:
+        """Index of the potential that the stage corrects: the physics' last one, later the answer before it."""
+        return self._steps_kept - 1 if stage == 0 else 0
 
-        First the root of the last potential above its dark level, which the stage corrects; then signed roots of all
-        potentials about their mean (patterns say nothing of a constant), the last potential and the gradient
-        relative to their own deviation, and the logarithm of the residual.
+    def _contrast(self, pictures: torch.Tensor, stage: int) -> torch.Tensor:
+        """(b, 1, 1, 1) standard deviation in V·Å of the reference: the unit in which a field is seen.
+
+        Normalised features know no magnitude, but the constant that patterns do not fix goes with the contrast of
+        the material. In this unit it is a property of the structure, which a network can learn.
         """
-        count = self._potentials
-        potentials = pictures[:, :count] / self.scale_v_angstrom
-        last = potentials[:, -1:]
-        dark = torch.quantile(last.flatten(1), DARK_QUANTILE, dim=1).reshape(-1, 1, 1, 1)
+        reference = pictures[:, self._reference(stage)].unsqueeze(1)
+        return reference.std(dim=(2, 3), keepdim=True).clamp_min(SMALLEST_CONTRAST_V_ANGSTROM)
+
+    def _relative(self, pictures: torch.Tensor, contrast: torch.Tensor, stage: int) -> torch.Tensor:
+        """(b, c, y, x) raw pictures to (b, c + 3, y, x) channels of order one, in units of the contrast.
+
+        First the root of the reference: above its dark level for the first stage, whose constant means nothing, as it
+        is for later ones. Then signed roots of all potentials about their mean, the reference about its mean, the
+        gradient over its own deviation, and logarithms of the residual and of the contrast.
+        """
+        count = self._potentials(stage)
+        potentials = pictures[:, :count] / contrast
+        reference = potentials[:, self._reference(stage)].unsqueeze(1)
+        dark: torch.Tensor | float = 0.0
+        if stage == 0:
+            dark = torch.quantile(reference.flatten(1), DARK_QUANTILE, dim=1).reshape(-1, 1, 1, 1)
         centred = potentials - potentials.mean(dim=(2, 3), keepdim=True)
         signed = centred.sign() * (centred.abs() + 1e-6).sqrt()
-        gradient = pictures[:, count : count + 1]
         residual = 0.2 * (pictures[:, count + 1 :] + 1e-6).log() + 1.0
         return torch.cat(
             [
-                functional.relu(last - dark).sqrt(),
+                functional.relu(reference - dark).sqrt(),
                 signed,
-                _per_deviation(centred[:, -1:]),
-                0.3 * _per_deviation(gradient),
+                reference - reference.mean(dim=(2, 3), keepdim=True),
+                0.3 * _per_deviation(pictures[:, count : count + 1]),
                 residual,
+                (contrast / self.scale_v_angstrom).log().expand_as(reference),
             ],
             dim=1,
         )

@@ -1,7 +1,8 @@
 """The symmetries of a scan: transposing and flipping scan, detector and potential together.
 
 A mirrored specimen under a round probe gives mirrored patterns, so each of the eight operations of the square turns a
-true field into another true field. Operation `s` (0 to 7) transposes if bit 0 is set, then flips y (bit 1) and x (bit 2).
+true field into another true field. Operation `s` (0 to 7) transposes if bit 0 is set, then flips y (bit 1) and x
+(bit 2).
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ HALF_TURN = 6
 
 
 def symmetries(config: Config) -> tuple[int, ...]:
-    """Operations under which the probe is unchanged: all eight, or those a two-fold astigmatism leaves."""
+    """Operations that leave the probe, the shape of the scan and that of the detector as they are.
+
+    All eight of a round probe; none that transposes where scan or detector is oblong; a two-fold astigmatism leaves the
+    identity and the half turn.
+    """
     if config.microscope.astigmatism_angstrom > 0:
         return (IDENTITY, HALF_TURN)
-    return tuple(range(8))
+    square = all(shape[0] == shape[1] for shape in (config.scan.positions, config.detector.pixels))
+    return tuple(operation for operation in range(8) if square or not operation & 1)
 
 
 def apply_to_picture(picture: torch.Tensor, operation: int) -> torch.Tensor:
@@ -39,7 +45,8 @@ def undo_on_picture(picture: torch.Tensor, operation: int) -> torch.Tensor:
 def apply_to_patterns(amplitude: torch.Tensor, operation: int) -> torch.Tensor:
     """(..., sy, sx, qy, qx) patterns under an operation.
 
-    The unscattered beam is in pixel n // 2 before and after: on an even detector a flip alone would move it by one.
+    The unscattered beam is in pixel n // 2 before and after: on an even detector a flip alone would move it by one. Its
+    first row or column, whose mirror image was not recorded, then stays where it is.
     """
     if operation & 1:
         amplitude = amplitude.transpose(-4, -3).transpose(-2, -1)

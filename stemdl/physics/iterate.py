@@ -41,6 +41,8 @@ def conjugate_gradient(
     amplitude: (sy, sx, qy, qx) recorded; start: (n, n) potential in V·Å; `keep` lists the steps after which the
     potential is wanted (1 is the back-projection); the last one is always kept.
     """
+    assert steps >= 1, steps
+    assert all(1 <= step <= steps for step in keep), keep
     preconditioner = 1.0 / (model.illumination + ILLUMINATION_FLOOR)
     wanted = {*keep, steps}
     potential, kept, misfits = start, [], []

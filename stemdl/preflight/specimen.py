@@ -93,9 +93,11 @@ def _held_out_slices(config: Config) -> Finding:
 
 def _rounded_thickness(config: Config) -> tuple[float, float]:
     """Thinnest and thickest specimen in Å."""
+    from data_gen.worklist import thickness_in_slices  # brings the crystals along: only when it is asked for
+
     slab = config.simulation.slice_angstrom
-    low, high = (max(1, round(limit / slab)) * slab for limit in config.specimen.thickness_angstrom)
-    return low, high
+    first, last = thickness_in_slices(config)
+    return first * slab, last * slab
 
 
 def _span(low: float, high: float) -> str:

@@ -37,7 +37,7 @@ class LinearFit:
 
 
 def fit(pictures: NDArray[np.float64], truth: NDArray[np.float32]) -> LinearFit:
-    """Least squares over all pixels of all fields (N, y, x)."""
+    """Least squares over all pixels of all fields (N, y, x); constant pictures give the mean of the truth."""
     x, y = pictures.ravel(), truth.astype(np.float64).ravel()
     variance = x.var()
     scale = float(((x - x.mean()) * (y - y.mean())).mean() / variance) if variance > 0 else 0.0
@@ -45,7 +45,11 @@ def fit(pictures: NDArray[np.float64], truth: NDArray[np.float32]) -> LinearFit:
 
 
 def raw_pictures(config: Config, fields: Fields, pictures: NDArray[np.float32] | None) -> Pictures:
-    """Each baseline's pictures (N, y, x) before the fit; `pictures` (N, c, y, x) are the physics channels of stage one."""
+    """Each baseline's pictures (N, y, x) before the fit.
+
+    pictures: (N, c, y, x) physics channels before the network's first stage, None for a network without any: then there
+    is no back-projection to compare with.
+    """
     shape = fields.potential.shape[1:]
     result: Pictures = {
         COM: np.stack(

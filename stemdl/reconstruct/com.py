@@ -15,13 +15,18 @@ Array = NDArray[np.float64]
 
 
 def centre_of_mass(amplitude: NDArray[np.float16] | NDArray[np.float32], dk_per_angstrom: float) -> Array:
-    """(sy, sx, 2) mean wave vector (y, x) in 1/Å of each pattern, from (sy, sx, qy, qx) amplitudes."""
+    """(sy, sx, 2) mean wave vector (y, x) in 1/Å of each pattern, from (sy, sx, qy, qx) amplitudes.
+
+    An empty pattern has the mean 0. The first row and column of an even detector, at -n/2, have no counterpart at +n/2
+    and are left out: a pattern that is symmetric about the beam, or the same everywhere, has the mean 0.
+    """
     intensity = amplitude.astype(np.float64) ** 2
-    total = np.maximum(intensity.sum(axis=(2, 3)), 1e-30)
-    axes = [(np.arange(n) - n // 2) * dk_per_angstrom for n in intensity.shape[2:]]
-    ky = (intensity.sum(axis=3) * axes[0]).sum(axis=2) / total
-    kx = (intensity.sum(axis=2) * axes[1]).sum(axis=2) / total
-    return np.stack([ky, kx], axis=-1)
+    counts = intensity.shape[2:]
+    intensity = intensity[:, :, 1 - counts[0] % 2 :, 1 - counts[1] % 2 :]
+    total = intensity.sum(axis=(2, 3))
+    total[total == 0] = 1.0
+    ky, kx = ((np.arange(1 - n % 2, n) - n // 2) * dk_per_angstrom for n in counts)
+    return np.stack([intensity.sum(axis=3) @ ky / total, intensity.sum(axis=2) @ kx / total], axis=-1)
 
 
 def integrated_centre_of_mass(
@@ -32,14 +37,15 @@ def integrated_centre_of_mass(
     step_angstrom: float,
     field_pixels: tuple[int, int],
 ) -> Array:
-    """(y, x) potential in V·Å on the pixels of the field, of mean zero.
+    """(y, x) potential in V·Å on the pixels of the field; its mean over the scan is 0.
 
     The scan is mirrored at its borders before the integration, which makes it periodic without a jump, and the result
     is interpolated to the field's pixels linearly.
     """
     gradient = centre_of_mass(amplitude, dk_per_angstrom) * (2 * np.pi / interaction_parameter(energy_kev))
-    coarse = _integrate(gradient - gradient.mean(axis=(0, 1)), step_angstrom)
-    return _interpolate(_interpolate(coarse, field_pixels[0], 0), field_pixels[1], 1)
+    # The mean of the gradient stays: a field that ends on a column has one, and there is no descan to take away.
+    scanned = _integrate(gradient, step_angstrom)
+    return _interpolate(_interpolate(scanned, field_pixels[0], 0), field_pixels[1], 1)
 
 
 def _integrate(gradient: Array, step_angstrom: float) -> Array:
@@ -53,8 +59,8 @@ def _integrate(gradient: Array, step_angstrom: float) -> Array:
     k2[0, 0] = 1.0
     spectrum = (ky * np.fft.fft2(gy) + kx * np.fft.fft2(gx)) / (2j * np.pi * k2)
     spectrum[0, 0] = 0.0
-    potential: Array = np.fft.ifft2(spectrum).real[:sy, :sx]
-    return potential - potential.mean()
+    potential = np.asarray(np.fft.ifft2(spectrum).real[:sy, :sx], dtype=np.float64)
+    return np.asarray(potential - potential.mean())
 
 
 def _interpolate(values: Array, pixels: int, axis: int) -> Array:
@@ -67,4 +73,4 @@ def _interpolate(values: Array, pixels: int, axis: int) -> Array:
     shape = [1, 1]
     shape[axis] = pixels
     weight = weight.reshape(shape)
-    return np.take(values, low, axis) * (1 - weight) + np.take(values, high, axis) * weight
+    return np.asarray(np.take(values, low, axis) * (1 - weight) + np.take(values, high, axis) * weight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stemdl.atomic_files import replace_atomically
-from stemdl.checkpoints import load_checkpoint
+from stemdl.atomic_files import replace_atomically, sha256_file
+from stemdl.checkpoints import CheckpointError, find_checkpoint, load_checkpoint, read_meta
 from stemdl.config import Config, stage_hash
 from stemdl.models.predictor import Prediction, Predictor
 from stemdl.models.registry import build_network
 from stemdl.progress import Progress
 from stemdl.reconstruct.baselines import Pictures, fitted_baselines
-from stemdl.reconstruct.emd import EmdMap, write_emd
+from stemdl.reconstruct.emd import VOLT_ANGSTROM, EmdMap, write_emd
 from stemdl.reconstruct.quality import FieldQuality, score, share_better, summarise
 from stemdl.seeds import Purpose
 from stemdl.shards.fields import Fields, load_fields
@@ -50,20 +50,25 @@ def reconstruction_folder(config: Config) -> Path:
 def reconstruct_held_out(config: Config, *, progress: Progress) -> ReconstructionSummary:
     """Apply the latest checkpoint to every held-out field; write one EMD file each and `fields.json` with all figures.
 
-    Raises CheckpointError or ShardError where an input is missing, damaged or of another configuration.
+    Skipped where every file of an earlier call for this configuration and these weights is there and unchanged; done
+    again where one is missing or damaged. Raises CheckpointError or ShardError where an input is missing, damaged, not
+    complete or of another configuration.
     """
     started = time.monotonic()
     folder = reconstruction_folder(config)
-    digest = stage_hash(config, "reconstruct")
-    done = _complete(folder, digest)
+    checkpoint = find_checkpoint(config.run.folder / "checkpoints")
+    meta = read_meta(checkpoint)
+    if meta["config_hash"] != stage_hash(config, "train"):
+        raise CheckpointError(f"{checkpoint}: trained with another configuration; do `stemdl train` first")
+    made_of = {"config_hash": stage_hash(config, "reconstruct"), "weights_sha256": meta["weights_sha256"]}
+    done, problem = _earlier(folder, made_of)
+    if problem:
+        progress.note(f"{problem}; the held-out fields are reconstructed again")
     if done is not None:
         return ReconstructionSummary(done["metrics"], len(done["fields"]), skipped=True)
-    threads = config.train.threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(threads)
-    predictor = _predictor(config, threads)
+    predictor = _predictor(config, checkpoint)
     fields = _load(config, "held_out", Purpose.HELD_OUT_DOSE, None)
-    total = len(fields) * predictor.network.stages
-    progress.start("reconstruct", total, "passes")
+    progress.start("reconstruct", len(fields) * predictor.network.stages, "passes")
     prediction, first = predictor.predict(
         fields.amplitude,
         fields.thickness_angstrom,
@@ -72,9 +77,9 @@ def reconstruct_held_out(config: Config, *, progress: Progress) -> Reconstructio
         done=progress.advance,
     )
     progress.finish()
-    pictures = None if first is None else first.pictures.numpy()
     training = _load(config, "train", Purpose.TRAIN_DOSE, FIT_FIELDS)
-    baselines = fitted_baselines(config, predictor, training, fields, pictures)
+    channels = None if first is None else first.pictures.numpy()
+    baselines = fitted_baselines(config, predictor, training, fields, channels)
     qualities = _qualities(config, fields, prediction.potential)
     baseline_qualities = {
         name: _qualities(config, fields, pictures.astype(np.float32)) for name, pictures in baselines.items()
@@ -82,26 +87,47 @@ def reconstruct_held_out(config: Config, *, progress: Progress) -> Reconstructio
     metrics = _metrics(fields, qualities, baseline_qualities)
     files = _write_files(config, folder, fields, prediction, baselines, qualities)
     rows = _rows(fields, files, qualities, baseline_qualities)
-    text = json.dumps({"config_hash": digest, "metrics": metrics, "fields": rows}, indent=1)
+    text = json.dumps({**made_of, "metrics": metrics, "fields": rows}, indent=1)
     replace_atomically(folder / "fields.json", text.encode())
     return ReconstructionSummary(metrics, len(fields), seconds=time.monotonic() - started, files=files)
 
 
-def _complete(folder: Path, digest: str) -> dict[str, Any] | None:
-    """The summary of an earlier call for this configuration, where all of its files are still there."""
+def _earlier(folder: Path, made_of: Mapping[str, str]) -> tuple[dict[str, Any] | None, str]:
+    """The summary of an earlier call with the same hashes (`made_of`) where all of its files are as it left them.
+
+    Else None, and what is wrong with it in words (nothing where there was no such call).
+    """
     path = folder / "fields.json"
     if not path.is_file():
-        return None
-    data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if data.get("config_hash") != digest or not all((folder / row["file"]).is_file() for row in data["fields"]):
-        return None
-    return data
+        return None, ""
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if any(data[name] != digest for name, digest in made_of.items()):
+            return None, ""
+        for row in data["fields"]:
+            file = folder / row["file"]
+            if not file.is_file():
+                return None, f"{file} is missing"
+            if sha256_file(file) != row["sha256"]:
+                return None, f"{file} is damaged (its sha256 is not the one in fields.json)"
+    except (ValueError, KeyError, TypeError) as error:
+        return None, f"{path} is damaged ({type(error).__name__}: {error})"
+    return data, ""
 
 
-def _predictor(config: Config, threads: int) -> Predictor:
-    checkpoint = load_checkpoint(config.run.folder / "checkpoints")
+def _predictor(config: Config, folder: Path) -> Predictor:
+    """The trained network of a checkpoint. Raises CheckpointError where it is damaged or its training not complete."""
+    checkpoint = load_checkpoint(folder)
     network = build_network(config)
-    network.load_state_dict(checkpoint.weights)
+    done = checkpoint.meta["stages_done"]
+    if done != network.stages:
+        raise CheckpointError(
+            f"{folder}: {done} of the network's {network.stages} stages are trained; do `stemdl train` first, which "
+            "goes on from there"
+        )
+    checkpoint.restore(network)
+    threads = config.train.threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
     return Predictor(config, network, threads=threads)
 
 
@@ -158,23 +184,20 @@ def _write_files(
     """One EMD file for each field: potential, spread, truth, difference and the baselines."""
     folder.mkdir(parents=True, exist_ok=True)
     step, pixel = config.scan.step_angstrom, config.target.pixel_angstrom
-    map_of: Callable[[NDArray[Any]], EmdMap] = lambda picture: EmdMap(  # noqa: E731
-        picture.astype(np.float32), "V*Å", pixel, (0.0, 0.0)
-    )
     files = []
     for index, item in enumerate(fields.items):
         path = folder / f"field-{item:05d}.emd"
         maps = {
-            "true_potential": map_of(fields.potential[index]),
-            "error": map_of(prediction.potential[index] - fields.potential[index]),
+            "true_potential": fields.potential[index],
+            "error": prediction.potential[index] - fields.potential[index],
+            **{map_name(name): pictures[index] for name, pictures in baselines.items()},
         }
-        maps |= {map_name(name): map_of(pictures[index]) for name, pictures in baselines.items()}
         write_emd(
             path,
             potential=prediction.potential[index],
             uncertainty=prediction.spread[index],
             pixel_angstrom=pixel,
-            maps=maps,
+            maps={name: EmdMap(picture.astype(np.float32), VOLT_ANGSTROM) for name, picture in maps.items()},
             metadata={
                 "crystal": fields.crystals[index],
                 "formula": fields.formulas[index],
@@ -205,6 +228,7 @@ def _rows(
         {
             "item": int(item),
             "file": files[index].name,
+            "sha256": sha256_file(files[index]),
             "crystal": fields.crystals[index],
             "formula": fields.formulas[index],
             "zone_axis": fields.zone_axes[index],

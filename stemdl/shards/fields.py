@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stemdl.physics.detector import poisson_dose
 from stemdl.shards.reader import ShardSet
+from stemdl.shards.schema import Sample, ShardError
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,32 +45,54 @@ def load_fields(
 ) -> Fields:
     """Read every field of a folder, or the first `most`; each shard's hash is checked first.
 
-    With a dose, shot noise is drawn for each field from (*noise_seed, item). Raises ShardError where a shard is damaged,
-    missing or of another configuration.
+    With a dose, shot noise is drawn for each field from (*noise_seed, item), whatever other fields are read. Raises
+    ShardError where a shard is damaged, missing, of another configuration or without a thickness.
     """
-    shards = ShardSet(folder, verify="hash", config_hash=config_hash)
-    amplitudes, potentials, thicknesses, provenances = [], [], [], []
-    for index, item in enumerate(shards.items[:most]):
-        sample = shards.item(index)
-        amplitude = sample.amplitude
-        if dose_e_per_a2 is not None:
-            intensity = amplitude.astype(np.float32) ** 2
-            noisy = poisson_dose(intensity, dose_e_per_a2, scan_step_angstrom, (*noise_seed, item))
-            amplitude = np.sqrt(noisy).astype(np.float16)
-        amplitudes.append(amplitude)
-        potentials.append(sample.potential)
-        thicknesses.append(sample.parameters["thickness_angstrom"])
-        provenances.append(sample.provenance)
-    shards.close()
+    assert dose_e_per_a2 is None or noise_seed, "shot noise needs a seed"
+    with ShardSet(folder, verify="hash", config_hash=config_hash) as shards:
+        items = tuple(shards.items[:most])
+        # Filled in place: a list of samples beside the whole would double the memory.
+        amplitude = np.empty((len(items), *shards.amplitude_shape), dtype=np.float16)
+        potential = np.empty((len(items), *shards.potential_shape), dtype=np.float32)
+        notes = []
+        for index, item in enumerate(items):
+            sample = shards.item(index)
+            notes.append(_notes(sample, folder))
+            potential[index] = sample.potential
+            amplitude[index] = sample.amplitude
+            if dose_e_per_a2 is not None:
+                intensity = sample.amplitude.astype(np.float32) ** 2
+                amplitude[index] = np.sqrt(
+                    poisson_dose(intensity, dose_e_per_a2, scan_step_angstrom, (*noise_seed, item))
+                )
     return Fields(
-        items=tuple(shards.items[:most]),
-        amplitude=np.stack(amplitudes),
-        potential=np.stack(potentials),
-        thickness_angstrom=np.array(thicknesses, dtype=np.float64),
-        crystals=tuple(str(p["crystal"]) for p in provenances),
-        formulas=tuple(str(p["formula"]) for p in provenances),
-        zone_axes=tuple(_zone_axis(p) for p in provenances),
+        items=items,
+        amplitude=amplitude,
+        potential=potential,
+        thickness_angstrom=np.array([note.thickness_angstrom for note in notes], dtype=np.float64),
+        crystals=tuple(note.crystal for note in notes),
+        formulas=tuple(note.formula for note in notes),
+        zone_axes=tuple(note.zone_axis for note in notes),
     )
+
+
+class _Notes(NamedTuple):
+    thickness_angstrom: float
+    crystal: str
+    formula: str
+    zone_axis: tuple[int, int, int] | None
+
+
+def _notes(sample: Sample, folder: Path) -> _Notes:
+    try:
+        return _Notes(
+            sample.parameters["thickness_angstrom"],
+            str(sample.provenance["crystal"]),
+            str(sample.provenance["formula"]),
+            _zone_axis(sample.provenance),
+        )
+    except KeyError as error:
+        raise ShardError(f"{folder}, item {sample.item}: {error.args[0]} is not recorded; simulate it again") from error
 
 
 def _zone_axis(provenance: dict[str, object]) -> tuple[int, int, int] | None:

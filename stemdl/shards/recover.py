@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stemdl.atomic_files import TEMPORARY_PREFIX, fsync_file, fsync_folder, sha256_file
 from stemdl.shards.h5_read import verify_whole
-from stemdl.shards.manifest import ManifestEntry, append_entry
+from stemdl.shards.manifest import ManifestEntry, append_entry, read_manifest
 from stemdl.shards.schema import SCHEMA_VERSION, ShardError, parse_shard_name
 
 _log = logging.getLogger(__name__)
@@ -61,6 +61,25 @@ def recover_rank(folder: Path, rank: int, config_hash: str, entries: list[Manife
     if removed:
         fsync_folder(folder)
     return added
+
+
+def ranks_left_behind(folder: Path) -> list[int]:
+    """Ranks of which dead writers may have left something: unfinished files, or whole ones without a manifest line.
+
+    Opening a `ShardWriter` of that rank clears it up. Empty where the folder does not exist. Raises ShardError where
+    the manifest is damaged.
+    """
+    if not folder.is_dir():
+        return []
+    listed = {entry.file for entry in read_manifest(folder)}
+    ranks = set()
+    for path in folder.iterdir():
+        temporary, name = _TEMPORARY_SHARD.fullmatch(path.name), parse_shard_name(path.name)
+        if temporary is not None:
+            ranks.add(int(temporary[1]))
+        elif name is not None and path.name not in listed:
+            ranks.add(name[0])
+    return sorted(ranks)
 
 
 def entry_of(path: Path, items: list[int], config_hash: str) -> ManifestEntry:

@@ -51,20 +51,43 @@ def split_fields(formulas: Sequence[str], validation_fraction: float, seed: int)
     return Split(np.flatnonzero(~mask), np.flatnonzero(mask))
 
 
-def batches(indices: NDArray[np.int64], batch: int, steps: int, seed: int, stage: int) -> Iterator[NDArray[np.int64]]:
+def misfit_squared(pictures: torch.Tensor) -> NDArray[np.float64]:
+    """(N,) squared misfit that physics alone leaves in each field, from its pictures (N, c, y, x): the last is the
+    residual. Dense specimens, on which the physics gets stuck, stand out in it without any look at the truth."""
+    misfit = pictures[:, -1].to(torch.float64).mean(dim=(1, 2))
+    return np.asarray(misfit.square().numpy())
+
+
+def batches(
+    indices: NDArray[np.int64],
+    batch: int,
+    steps: int,
+    seed: int,
+    stage: int,
+    *,
+    hardness: NDArray[np.float64] | None = None,
+    hard_share: float = 0.0,
+) -> Iterator[NDArray[np.int64]]:
     """`steps` batches of indices: epoch after epoch in a fresh seeded order, every field once per epoch.
 
-    A batch may join the end of one epoch and the start of the next, so all batches are full.
+    A batch may join the end of one epoch and the start of the next, so all batches are full. With `hardness` (one
+    number for each index), a share of each batch is drawn by it besides, with replacement.
     """
+    total = 0.0 if hardness is None else float(hardness.sum())
+    hard = round(hard_share * batch) if total > 0 else 0
     queue = np.empty(0, dtype=np.int64)
     epoch = 0
-    for _ in range(steps):
-        while len(queue) < batch:
+    for step in range(steps):
+        while len(queue) < batch - hard:
             rng = np.random.default_rng(np.random.SeedSequence([seed, Purpose.BATCH_ORDER, stage, epoch]))
             queue = np.concatenate([queue, rng.permutation(indices)])
             epoch += 1
-        yield queue[:batch]
-        queue = queue[batch:]
+        chosen = queue[: batch - hard]
+        queue = queue[batch - hard :]
+        if hard and hardness is not None:
+            rng = np.random.default_rng(np.random.SeedSequence([seed, Purpose.HARD_FIELDS, stage, step]))
+            chosen = np.concatenate([chosen, rng.choice(indices, hard, p=hardness / total)])
+        yield chosen
 
 
 def augmentation(operations: Sequence[int], seed: int, stage: int, step: int) -> int:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from stemdl.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from stemdl.checkpoints import Checkpoint, CheckpointError, find_checkpoint, load_checkpoint, read_meta, save_checkpoint
 from stemdl.config import Config, stage_hash
 from stemdl.config.yaml_layer import dump_yaml
 from stemdl.models.predictor import Predictor
@@ -22,6 +23,7 @@ from stemdl.progress import Progress
 from stemdl.seeds import Purpose
 from stemdl.shards.fields import Fields
 from stemdl.train.data import Split, load_training_fields, split_fields
+from stemdl.train.randomness import torch_seed
 from stemdl.train.stage import StageHistory, train_stage
 
 
@@ -47,7 +49,22 @@ def checkpoint_folder(config: Config) -> Path:
 
 
 def train(config: Config, *, progress: Progress) -> TrainSummary:
-    """Train the network on the sealed training set; stages that a checkpoint holds are not trained again."""
+    """Train the network on the sealed training set; stages that a checkpoint holds are not trained again.
+
+    The checkpoint follows from the configuration, the training set and the number of threads; interrupted between
+    stages and called again, it ends in the same bits.
+
+    Raises
+    ------
+    ShardError
+        The training set is missing, damaged or of another configuration.
+    NetworkConfigError
+        Scan, detector and target do not suit the network.
+    CheckpointError
+        The latest checkpoint is damaged, or a new one cannot be written.
+    TrainingDiverged
+        A loss is no number any more.
+    """
     started = time.monotonic()
     digest = stage_hash(config, "train")
     found = _found(config, digest)
@@ -55,12 +72,14 @@ def train(config: Config, *, progress: Progress) -> TrainSummary:
     if found is not None and found.meta["stages_done"] == stages:
         return TrainSummary(found.folder, skipped=True, steps=found.meta["step"], history=found.meta["history"])
     torch.set_num_threads(thread_count(config))
-    torch.manual_seed(np.random.SeedSequence([config.run.seed, Purpose.INITIAL_WEIGHTS]).generate_state(1)[0])
-    network = build_network(config)
+    with torch_seed(config.run.seed, Purpose.INITIAL_WEIGHTS):
+        network = build_network(config)
     fields = load_training_fields(config)
     network.scale_v_angstrom.fill_(float(fields.potential.mean()))
     predictor = Predictor(config, network, threads=thread_count(config))
     split = split_fields(fields.formulas, config.train.validation_fraction, config.run.seed)
+    if len(set(fields.formulas)) == 1:
+        progress.note(f"all training fields are of one material, {fields.formulas[0]}: it is validated on itself")
     run = _Run(config, predictor, fields, split, progress, digest)
     if found is not None:
         run.resume(found)
@@ -68,12 +87,16 @@ def train(config: Config, *, progress: Progress) -> TrainSummary:
 
 
 def _found(config: Config, digest: str) -> Checkpoint | None:
-    """The latest checkpoint of this very configuration, if there is one."""
+    """The latest checkpoint of this very configuration, if there is one; of another one only the notes are read."""
     folder = checkpoint_folder(config)
     if not (folder / "latest").is_file():
         return None
-    checkpoint = load_checkpoint(folder)
-    return checkpoint if checkpoint.meta["config_hash"] == digest else None
+    try:
+        if read_meta(find_checkpoint(folder))["config_hash"] != digest:
+            return None
+        return load_checkpoint(folder)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; to train from the start, remove {folder}") from error
 
 
 @dataclass
@@ -91,7 +114,7 @@ class _Run:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Take over the stages that a checkpoint holds."""
-        self.predictor.network.load_state_dict(checkpoint.weights)
+        checkpoint.restore(self.predictor.network)
         self.history = list(checkpoint.meta["history"])
         self.stages_done = checkpoint.meta["stages_done"]
         self.progress.note(f"training goes on after stage {self.stages_done} ({checkpoint.folder.name})")
@@ -117,7 +140,7 @@ class _Run:
             history=self.history,
         )
 
-    def _look(self, answer: np.ndarray | None, name: str, first: FieldPhysics | None) -> FieldPhysics | None:
+    def _look(self, answer: NDArray[np.float32] | None, name: str, first: FieldPhysics | None) -> FieldPhysics | None:
         """Physics of all fields, from a flat start or from the answers of the stage before."""
         if self.predictor.physics is None:
             return None
@@ -129,7 +152,7 @@ class _Run:
         self.progress.finish()
         return result
 
-    def _answer(self, physics: FieldPhysics | None, stage: int) -> np.ndarray:
+    def _answer(self, physics: FieldPhysics | None, stage: int) -> NDArray[np.float32]:
         """What a trained stage says of every field: the start of the next one's physics."""
         reconstruct = self.config.reconstruct
         prediction = self.predictor.stage(
@@ -147,14 +170,16 @@ class _Run:
             "scale_v_angstrom": float(self.predictor.network.scale_v_angstrom),
             "seed": self.config.run.seed,
         }
-        _append_log(self.config.run.folder, record)
-        return save_checkpoint(
+        saved = save_checkpoint(
             checkpoint_folder(self.config),
             self.stages_done * self.config.train.steps,
             self.predictor.network.state_dict(),
             meta,
             dump_yaml(self.config.model_dump(mode="json")),
         )
+        # Last, so that a stage which is trained again after a kill is not in the log twice.
+        _append_log(self.config.run.folder, record)
+        return saved
 
 
 def _append_log(folder: Path, record: StageHistory) -> None:

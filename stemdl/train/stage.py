@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from stemdl.errors import UserError
-from stemdl.models.base import FieldInputs, PotentialNetwork
+from stemdl.models.base import PotentialNetwork
 from stemdl.models.predictor import Predictor
 from stemdl.models.scan_physics import FieldPhysics
 from stemdl.models.symmetry import IDENTITY, symmetries
 from stemdl.progress import Progress
+from stemdl.seeds import Purpose
 from stemdl.shards.fields import Fields
 from stemdl.train.average import WeightAverage
-from stemdl.train.data import Split, augmentation, batches, gather
+from stemdl.train.data import Split, augmentation, batches, gather, misfit_squared
 from stemdl.train.loss import potential_loss
+from stemdl.train.randomness import torch_seed
 from stemdl.train.schedule import learning_rate
 
 
@@ -53,105 +56,146 @@ def train_stage(
 ) -> StageHistory:
     """Train one stage; the network ends with its averaged weights.
 
-    Raises TrainingDiverged where the loss is NaN or infinite.
+    The result follows from the arguments and `run.seed` alone. Raises TrainingDiverged where a loss is NaN or infinite.
     """
-    config = predictor.config
-    section = config.train
-    network = predictor.network
-    module = network.stage_module(stage)
-    pictures = None if physics is None else physics.pictures
-    operations = symmetries(config) if section.augment and _square(fields) else (IDENTITY,)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=section.lr, weight_decay=section.weight_decay)
-    average = WeightAverage(module, section.ema_decay)
-    history = StageHistory(stage)
-    recent: list[torch.Tensor] = []
-    progress.start(f"train stage {stage + 1}", section.steps, "steps")
-    started = time.monotonic()
-    order = batches(split.train, section.batch, section.steps, config.run.seed, stage)
-    for step, indices in enumerate(order):
+    training = _Training(predictor, fields, physics, split, stage)
+    total = predictor.config.train.steps
+    progress.start(f"train stage {stage + 1}", total, "steps")
+    try:
+        with torch_seed(predictor.config.run.seed, Purpose.DROPOUT, stage):
+            training.run(progress)
+    finally:
+        progress.finish()
+    return training.history
+
+
+class _Training:
+    """What changes from step to step."""
+
+    def __init__(
+        self, predictor: Predictor, fields: Fields, physics: FieldPhysics | None, split: Split, stage: int
+    ) -> None:
+        self.predictor = predictor
+        self.fields = fields
+        self.pictures = None if physics is None else physics.pictures
+        self.split = split
+        self.stage = stage
+        self.seed = predictor.config.run.seed
+        self.section = predictor.config.train
+        self.operations = symmetries(predictor.config) if self.section.augment else (IDENTITY,)
+        module = predictor.network.stage_module(stage)
+        self.optimizer = torch.optim.AdamW(
+            module.parameters(), lr=self.section.lr, weight_decay=self.section.weight_decay
+        )
+        self.average = WeightAverage(module, self.section.ema_decay)
+        self.history = StageHistory(stage)
+        # Losses and batches since the last line of the log: an accelerator need not be waited for at every step.
+        self.recent: list[tuple[torch.Tensor, NDArray[np.int64]]] = []
+
+    def run(self, progress: Progress) -> None:
+        """All steps; the network ends with its averaged weights."""
+        section, started = self.section, time.monotonic()
+        hardness = None if self.pictures is None else misfit_squared(self.pictures)[self.split.train]
+        order = batches(
+            self.split.train,
+            section.batch,
+            section.steps,
+            self.seed,
+            self.stage,
+            hardness=hardness,
+            hard_share=section.hard_share,
+        )
+        for step, indices in enumerate(order):
+            lr = learning_rate(step, section.steps, section.lr, section.warmup_steps)
+            self.recent.append((self._step(step, indices, lr), indices))
+            self.average.update()
+            done = step + 1
+            if done % section.log_every == 0 or done == section.steps:
+                loss = self._log(done, lr)
+                rate = done * section.batch / (time.monotonic() - started)
+                progress.advance(done, loss=loss, fields_per_s=rate)
+            if done % section.validate_every == 0 or done == section.steps:
+                loss, r = self._validate(done)
+                progress.note(f"stage {self.stage + 1}, step {done}: validation loss {loss:.4f}, median r {r:.4f}")
+        self.average.copy_to_module()
+
+    def _step(self, step: int, indices: NDArray[np.int64], lr: float) -> torch.Tensor:
+        """One optimisation step; returns the loss without waiting for it."""
+        network = self.predictor.network
         network.train()
-        operation = augmentation(operations, config.run.seed, stage, step)
-        inputs, truth = gather(fields, pictures, indices, operation)
-        lr = learning_rate(step, section.steps, section.lr, section.warmup_steps)
-        recent.append(_step(predictor, optimizer, inputs, truth, stage, lr))
-        average.update()
-        done = step + 1
-        if done % section.log_every == 0 or done == section.steps:
-            loss = float(torch.stack(recent).mean())
-            recent.clear()
-            if not math.isfinite(loss):
-                names = ", ".join(str(fields.items[i]) for i in indices)
-                raise TrainingDiverged(
-                    f"training stage {stage + 1}: the loss is {loss} by step {done} (last batch: items {names}); "
-                    f"lower train.lr (now {section.lr:g}) or raise train.warmup_steps ({section.warmup_steps})"
-                )
-            history.steps.append(done)
-            history.train_loss.append(loss)
-            history.lr.append(lr)
-            rate = done * section.batch / (time.monotonic() - started)
-            progress.advance(done, loss=loss, fields_per_s=rate)
-        if done % section.validate_every == 0 or done == section.steps:
-            with average.applied():
-                loss, r = _validate(predictor, fields, physics, split, stage)
-            history.validation_steps.append(done)
-            history.validation_loss.append(loss)
-            history.validation_r.append(r)
-            progress.note(f"stage {stage + 1}, step {done}: validation loss {loss:.4f}, median r {r:.4f}")
-    average.copy_to_module()
-    progress.finish()
-    return history
+        operation = augmentation(self.operations, self.seed, self.stage, step)
+        inputs, truth = gather(self.fields, self.pictures, indices, operation)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        loss = self._loss(network, network(inputs, self.stage), truth)
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        return loss.detach()
 
+    def _loss(self, network: PotentialNetwork, root: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        return potential_loss(
+            root,
+            truth,
+            network.scale_v_angstrom,
+            mean_weight=self.section.mean_weight,
+            root_weight=self.section.root_weight,
+            huber_beta=self.section.huber_beta,
+        )
 
-def _square(fields: Fields) -> bool:
-    return fields.potential.shape[1] == fields.potential.shape[2]
+    def _log(self, done: int, lr: float) -> float:
+        """Mean loss since the last line, noted in the history."""
+        loss = float(self._finite_losses(done).mean())
+        self.recent.clear()
+        self.history.steps.append(done)
+        self.history.train_loss.append(loss)
+        self.history.lr.append(lr)
+        return loss
 
+    def _finite_losses(self, done: int) -> torch.Tensor:
+        """Losses since the last line of the log; TrainingDiverged at the first that is no number."""
+        losses = torch.stack([loss for loss, _ in self.recent])
+        broken = (~losses.isfinite()).nonzero()
+        if len(broken):
+            first = int(broken[0, 0])
+            items = ", ".join(str(self.fields.items[i]) for i in self.recent[first][1])
+            step = done - len(losses) + first + 1
+            raise self._diverged(f"loss is {float(losses[first])} at step {step} (items of the batch: {items})")
+        return losses
 
-def _step(
-    predictor: Predictor,
-    optimizer: torch.optim.Optimizer,
-    inputs: FieldInputs,
-    truth: torch.Tensor,
-    stage: int,
-    lr: float,
-) -> torch.Tensor:
-    """One optimisation step; returns the loss without waiting for it."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    loss = _loss(predictor, predictor.network, inputs, truth, stage)
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
+    def _validate(self, done: int) -> tuple[float, float]:
+        """Mean loss and median r of the averaged weights, noted in the history."""
+        if self.recent:
+            self._finite_losses(done)  # names the step, which the validation could not
+        with self.average.applied():
+            loss, r = self._judge()
+        if not math.isfinite(loss):
+            raise self._diverged(f"validation loss is {loss} after step {done}")
+        self.history.validation_steps.append(done)
+        self.history.validation_loss.append(loss)
+        self.history.validation_r.append(r)
+        return loss, r
 
+    @torch.no_grad()
+    def _judge(self) -> tuple[float, float]:
+        """Mean loss and median Pearson r on the validation materials, with the module's present weights."""
+        network, batch = self.predictor.network, self.predictor.config.reconstruct.batch
+        network.eval()
+        losses: list[float] = []
+        correlations: list[float] = []
+        for start in range(0, len(self.split.validation), batch):
+            indices = self.split.validation[start : start + batch]
+            inputs, truth = gather(self.fields, self.pictures, indices, IDENTITY)
+            root = network(inputs, self.stage)
+            losses.append(float(self._loss(network, root, truth)) * len(indices))
+            correlations += _pearson(root.square() * network.scale_v_angstrom, truth)
+        return sum(losses) / len(self.split.validation), float(np.median(correlations))
 
-def _loss(
-    predictor: Predictor, network: PotentialNetwork, inputs: FieldInputs, truth: torch.Tensor, stage: int
-) -> torch.Tensor:
-    section = predictor.config.train
-    return potential_loss(
-        network(inputs, stage),
-        truth,
-        network.scale_v_angstrom,
-        huber_beta=section.huber_beta,
-        relative_weight=section.relative_weight,
-    )
-
-
-@torch.no_grad()
-def _validate(
-    predictor: Predictor, fields: Fields, physics: FieldPhysics | None, split: Split, stage: int
-) -> tuple[float, float]:
-    """Mean loss and median Pearson r on the validation materials, with the module's present weights."""
-    network = predictor.network
-    network.eval()
-    pictures = None if physics is None else physics.pictures
-    losses, correlations = [], []
-    for start in range(0, len(split.validation), predictor.config.reconstruct.batch):
-        indices = split.validation[start : start + predictor.config.reconstruct.batch]
-        inputs, truth = gather(fields, pictures, indices, IDENTITY)
-        losses.append(float(_loss(predictor, network, inputs, truth, stage)) * len(indices))
-        correlations += _pearson(network.potential(inputs, stage), truth)
-    return sum(losses) / len(split.validation), float(np.median(correlations))
+    def _diverged(self, what: str) -> TrainingDiverged:
+        return TrainingDiverged(
+            f"training stage {self.stage + 1}: the {what}; lower train.lr (now {self.section.lr:g}) or raise "
+            f"train.warmup_steps (now {self.section.warmup_steps})"
+        )
 
 
 def _pearson(prediction: torch.Tensor, truth: torch.Tensor) -> list[float]:

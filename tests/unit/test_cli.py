@@ -206,7 +206,8 @@ def test_bench_prints_and_writes_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = types.ModuleType("stemdl.bench.simulate")
-    bench.__dict__.update(bench_simulate=lambda config, progress: {"engines": {}}, format_bench=lambda _: "two engines")
+    figures = types.SimpleNamespace(as_dict=lambda: {"engines": {}})
+    bench.__dict__.update(bench_simulate=lambda config, progress: figures, format_bench=lambda _: "two engines")
     monkeypatch.setitem(sys.modules, "stemdl.bench.simulate", bench)
     target = tmp_path / "figures.json"
     assert main(["bench", "simulate", str(QUICKSTART), "--json", str(target)]) == 0

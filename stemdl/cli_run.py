@@ -81,7 +81,7 @@ def metrics_table(metrics: dict[str, Any]) -> Table:
     )
     for heading in ("", "Pearson r", "NRMSE"):
         table.add_column(heading, justify="left" if not heading else "right")
-    rows = {"network": unseen, **metrics.get("baselines", {})}
+    rows = {"network": unseen, **metrics.get("baselines", {}), **metrics.get("physics_alone", {})}
     for name, values in rows.items():
         table.add_row(name, _median(values, "pearson_r"), _median(values, "nrmse"))
     return table

@@ -19,9 +19,17 @@ BACK_PROJECTION = "back-projection"
 Pictures = dict[str, NDArray[np.float64]]
 
 
+_STEPS = " conjugate-gradient steps"
+
+
 def iterated_name(steps: int) -> str:
-    """Name of the physics iterations alone, the strongest baseline."""
-    return f"{steps} conjugate-gradient steps"
+    """Name of the physics that the network corrects, by itself: the strongest comparison."""
+    return f"{steps}{_STEPS}"
+
+
+def is_own_physics(name: str) -> bool:
+    """Whether a name is one of `iterated_name`."""
+    return name.endswith(_STEPS)
 
 
 @dataclass(frozen=True)

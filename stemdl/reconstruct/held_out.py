@@ -20,7 +20,7 @@ from stemdl.config import Config, stage_hash
 from stemdl.models.predictor import Prediction, Predictor
 from stemdl.models.registry import build_network
 from stemdl.progress import Progress
-from stemdl.reconstruct.baselines import Pictures, fitted_baselines
+from stemdl.reconstruct.baselines import Pictures, fitted_baselines, is_own_physics
 from stemdl.reconstruct.emd import VOLT_ANGSTROM, EmdMap, write_emd
 from stemdl.reconstruct.quality import FieldQuality, score, share_better, summarise
 from stemdl.seeds import Purpose
@@ -162,14 +162,18 @@ def _summary(qualities: list[FieldQuality]) -> dict[str, Any]:
 
 
 def _metrics(fields: Fields, qualities: list[FieldQuality], baselines: dict[str, list[FieldQuality]]) -> dict[str, Any]:
-    """The stable keys of metrics.json: unseen and baselines."""
-    unseen = {"fields": len(fields), "materials": len(set(fields.formulas)), **_summary(qualities)}
+    """The stable keys of metrics.json: unseen and baselines.
+
+    The physics that the network starts from is no rival but a part of it: it stands apart, as `physics_alone`.
+    """
+    compared = {
+        name: {**_summary(figures), "share_of_fields_where_network_is_better": share_better(qualities, figures)}
+        for name, figures in baselines.items()
+    }
     return {
-        "unseen": unseen,
-        "baselines": {
-            name: {**_summary(figures), "share_of_fields_where_network_is_better": share_better(qualities, figures)}
-            for name, figures in baselines.items()
-        },
+        "unseen": {"fields": len(fields), "materials": len(set(fields.formulas)), **_summary(qualities)},
+        "baselines": {name: figures for name, figures in compared.items() if not is_own_physics(name)},
+        "physics_alone": {name: figures for name, figures in compared.items() if is_own_physics(name)},
     }
 
 

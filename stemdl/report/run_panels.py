@@ -95,7 +95,8 @@ def training_panels(curves: Sequence[TrainingCurve]) -> Iterator[Panel]:
     if not curves:
         return
     starts = np.concatenate([[0.0], np.cumsum([_last_step(curve) for curve in curves])])
-    yield _curve_panel(curves, starts, "Loss", "loss", _draw_loss, "Contrast, mean and root errors (docs/physics.md); validation on materials kept aside.")
+    note = "Errors of contrast, mean and root (docs/physics.md); validation on materials kept aside."
+    yield _curve_panel(curves, starts, "Loss", "loss", _draw_loss, note)
     if any(curve.validation_r.size for curve in curves):
         note = "Median over the validation fields."
         yield _curve_panel(curves, starts, "Validation r", "median Pearson r", _draw_r, note)

@@ -62,8 +62,9 @@ def test_one_file_for_each_field_and_the_figures_of_all(config: Config) -> None:
     assert unseen["materials"] == 2
     for name in ("pearson_r", "nrmse", "ssim", "frc"):
         assert set(unseen[name]) == SPREADS
-    assert list(summary.metrics["baselines"]) == NAMES
-    for name, figures in summary.metrics["baselines"].items():
+    assert list(summary.metrics["baselines"]) == NAMES[:-1]
+    assert list(summary.metrics["physics_alone"]) == NAMES[-1:]
+    for name, figures in {**summary.metrics["baselines"], **summary.metrics["physics_alone"]}.items():
         assert {"pearson_r", "nrmse", "ssim", "frc"} <= set(figures), name
         assert set(figures["share_of_fields_where_network_is_better"]) == {"pearson_r", "nrmse", "both"}
     assert summary.metrics["baselines"][MEAN]["pearson_r"]["median"] == 0.0

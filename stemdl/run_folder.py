@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stemdl.atomic_files import replace_atomically
-from stemdl.config import STAGE_SECTIONS, Config, config_hash, stage_hash
+from stemdl.config import Config, stage_hash
 from stemdl.config.errors import ConfigError
 from stemdl.config.loader import load_config, save_config
 from stemdl.errors import UserError
@@ -162,7 +162,8 @@ def _stale_outputs(folder: Path, config: Config, *, fresh: bool) -> list[str]:
     try:
         if not saved.is_file():
             raise RunFolderError(f"{folder}: holds results, but no config.yaml that says of what")
-        changed = differences(load_config(saved), config)
+        before = load_config(saved)
+        changed = differences(before, config) or _changed_files(before, folder)
     except (ConfigError, RunFolderError) as error:
         if fresh:
             return [name for names in present.values() for name in names]
@@ -177,6 +178,14 @@ def _stale_outputs(folder: Path, config: Config, *, fresh: bool) -> list[str]:
         lines += [f"    {one.key}: {one.before} there, {one.now} now" for one in changed]
         raise RunFolderError("\n".join([*lines, _offers(folder, stages)]))
     return [name for stage in stages for name in present[stage]]
+
+
+def _changed_files(before: Config, folder: Path) -> list[Difference]:
+    """The CIF files, where the results were made with other ones of the same configuration."""
+    made_with = read_records(folder).get("simulate", {}).get("config_hash")
+    if not before.crystals.cif_folders or made_with in (None, stage_hash(before, "simulate")):
+        return []
+    return [Difference("crystals.cif_folders", "CIF files as they were", "files that have changed since", STAGES)]
 
 
 def _offers(folder: Path, stages: Sequence[str]) -> str:
@@ -213,10 +222,9 @@ def _stages_changed(key: str, before: Config, now: Config) -> tuple[str, ...]:
     old, new = getattr(before, section), getattr(now, section)
     if type(old) is type(new):
         name = rest.partition(".")[0]
-        one_changed = before.model_copy(update={section: old.model_copy(update={name: getattr(new, name)})})
-        if config_hash(before, [section]) == config_hash(one_changed, [section]):
-            return ()
-    return tuple(stage for stage in STAGES if section in STAGE_SECTIONS[stage])
+        new = old.model_copy(update={name: getattr(new, name)})
+    one_changed = before.model_copy(update={section: new})
+    return tuple(stage for stage in STAGES if stage_hash(before, stage) != stage_hash(one_changed, stage))
 
 
 def _flatten(data: Any, prefix: str = "") -> dict[str, Any]:

@@ -22,18 +22,21 @@ STAGE_SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The sections of the configuration that decide the result of each stage."""
 
+_APPLIED_LATER: Mapping[str, tuple[tuple[str, str], ...]] = {"simulate": (("detector", "dose_e_per_a2"),)}
+"""Keys of those sections that a stage does not read: shards hold no noise, the dose is drawn when they are loaded."""
+
 
 def stage_hash(config: Config, stage: str) -> str:
     """The hash that the results of a stage carry; `stage` is one of `STAGE_SECTIONS`."""
-    return config_hash(config, STAGE_SECTIONS[stage])
+    return config_hash(config, STAGE_SECTIONS[stage], _APPLIED_LATER.get(stage, ()))
 
 
-def config_hash(config: Config, sections: Sequence[str]) -> str:
+def config_hash(config: Config, sections: Sequence[str], leave_out: Sequence[tuple[str, str]] = ()) -> str:
     """sha256 (hex) over the named top-level sections and the seed, independent of key order and of the run's folder.
 
     Processes and chunk sizes are left out: they change how a result is made, never the result. Of the folders of CIF
-    files it is the content that counts, wherever they lie: each file there is read. Raises KeyError for a section that
-    there is none of.
+    files it is the content that counts, wherever they lie: each file there is read. `leave_out` names further keys as
+    (section, key). Raises KeyError for a section or key that there is none of.
     """
     data = config.model_dump(mode="json")
     picked = {name: data[name] for name in sections}
@@ -41,6 +44,8 @@ def config_hash(config: Config, sections: Sequence[str]) -> str:
         picked["crystals"]["cif_folders"] = [_cif_content(folder) for folder in config.crystals.cif_folders]
     for key in ("workers", "probe_chunk", "samples_per_shard"):
         picked.get("simulation", {}).pop(key, None)
+    for section, key in leave_out:
+        del picked[section][key]
     picked["seed"] = config.run.seed
     text = json.dumps(picked, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -226,7 +226,8 @@ class ScanField(PotentialNetwork):
         reference = potentials[:, self._reference(stage)].unsqueeze(1)
         dark: torch.Tensor | float = 0.0
         if stage == 0:
-            dark = torch.quantile(reference.flatten(1), DARK_QUANTILE, dim=1).reshape(-1, 1, 1, 1)
+            flat = reference.flatten(1)
+            dark = flat.kthvalue(max(1, round(DARK_QUANTILE * flat.shape[1])), dim=1).values.reshape(-1, 1, 1, 1)
         centred = potentials - potentials.mean(dim=(2, 3), keepdim=True)
         signed = centred.sign() * (centred.abs() + 1e-6).sqrt()
         residual = 0.2 * (pictures[:, count + 1 :] + 1e-6).log() + 1.0

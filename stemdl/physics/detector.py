@@ -19,7 +19,12 @@ def to_detector(intensity: torch.Tensor, pixels: tuple[int, int], binning: int =
     shared half and half). A detector wider than the grid is padded with zeros.
     """
     for axis, count in ((-2, pixels[0]), (-1, pixels[1])):
-        index, weight = _bin_taps(intensity.shape[axis], count, binning)
+        n = intensity.shape[axis]
+        if binning == 1 and count <= n:  # a crop: two blocks, the negative frequencies first
+            negative = intensity.narrow(axis, n - count // 2, count // 2)
+            intensity = torch.cat([negative, intensity.narrow(axis, 0, count - count // 2)], dim=axis)
+            continue
+        index, weight = _bin_taps(n, count, binning)
         total = None
         for tap in range(binning if binning % 2 else binning + 1):
             part = intensity.index_select(axis, index[:, tap].to(intensity.device))
@@ -35,8 +40,15 @@ def to_detector(intensity: torch.Tensor, pixels: tuple[int, int], binning: int =
 def to_detector_adjoint(recorded: torch.Tensor, grid_pixels: int, binning: int = 1) -> torch.Tensor:
     """The transpose of `to_detector` as a linear map: (..., qy, qx) to (..., n, n) in FFT order."""
     for axis in (-2, -1):
-        index, weight = _bin_taps(grid_pixels, recorded.shape[axis], binning)
+        count = recorded.shape[axis]
         shape = list(recorded.shape)
+        if binning == 1 and count <= grid_pixels:
+            shape[axis] = grid_pixels - count
+            positive = recorded.narrow(axis, count // 2, count - count // 2)
+            negative = recorded.narrow(axis, 0, count // 2)
+            recorded = torch.cat([positive, recorded.new_zeros(shape), negative], dim=axis)
+            continue
+        index, weight = _bin_taps(grid_pixels, count, binning)
         shape[axis] = grid_pixels
         spread = recorded.new_zeros(shape)
         for tap in range(index.shape[1]):

@@ -67,8 +67,8 @@ class ScanModel:
         return behind, torch.fft.fft2(behind[-1]).mul_(self.kernel), transmission
 
     def _amplitude(self, exit_waves: torch.Tensor) -> torch.Tensor:
-        parts = torch.view_as_real(exit_waves)
-        intensity = parts[..., 0].square() + parts[..., 1].square()
+        # Products of whole complex numbers vectorise; their real and imaginary parts, taken apart first, do not.
+        intensity = (exit_waves * exit_waves.conj()).real
         recorded = to_detector(intensity, self.geometry.detector_pixels, self.geometry.detector_binning)
         return (recorded + AMPLITUDE_FLOOR).sqrt_()
 
@@ -115,10 +115,7 @@ class Linearisation:
         adjoint = torch.fft.ifft2(self.exit_waves * weight * model.kernel.conj(), norm="forward")
         total = torch.zeros_like(model.illumination)
         for index in range(model.slices - 1, -1, -1):
-            behind = torch.view_as_real(self.behind[index])
-            parts = torch.view_as_real(adjoint)
-            # -Im(conj(adjoint) ψ), summed over positions
-            total += (parts[..., 1] * behind[..., 0] - parts[..., 0] * behind[..., 1]).sum(dim=0)
+            total -= torch.linalg.vecdot(adjoint, self.behind[index], dim=0).imag  # conj(adjoint) ψ over positions
             if index:
                 spectrum = torch.fft.fft2(adjoint.mul_(self.transmission.conj()), norm="forward")
                 adjoint = torch.fft.ifft2(spectrum.mul_(model.kernel.conj()), norm="forward")
@@ -132,11 +129,9 @@ class Linearisation:
         for index in range(1, model.slices):
             spectrum = torch.fft.fft2(tangent).mul_(model.kernel)
             tangent = torch.fft.ifft2(spectrum).mul_(self.transmission).add_(self.behind[index] * phase)
-        spectrum = torch.view_as_real(torch.fft.fft2(tangent).mul_(model.kernel))
-        exit_waves = torch.view_as_real(self.exit_waves)
-        change = 2 * (spectrum * exit_waves).sum(dim=-1)
-        recorded = to_detector(change, model.geometry.detector_pixels, model.geometry.detector_binning)
-        return recorded / (2 * self.amplitude)
+        half_change = (torch.fft.fft2(tangent).mul_(model.kernel) * self.exit_waves.conj()).real
+        recorded = to_detector(half_change, model.geometry.detector_pixels, model.geometry.detector_binning)
+        return recorded / self.amplitude
 
     def gauss_newton_step(self, direction: torch.Tensor) -> float:
         """Step along a direction that minimises the misfit with the amplitudes linearised: -<r, Jd> / <Jd, Jd>."""

@@ -71,11 +71,13 @@ def check_training(config: Config, ranks: int) -> list[Finding]:
     )
     findings = [judge(train.batch % ranks != 0, "error", "batch and ranks", found, right, "train.batch")]
     stages = config.network.stages if isinstance(config.network, ScanField) else 1
-    epochs = train.steps * train.batch / samples
-    found = (
-        f"{stages} stage{'' if stages == 1 else 's'} of {train.steps} steps, each field seen {epochs:.3g} times a stage"
+    in_turn = train.batch - (round(train.hard_share * train.batch) if isinstance(config.network, ScanField) else 0)
+    epochs = train.steps * max(1, in_turn) / samples
+    plural = "" if stages == 1 else "s"
+    found = f"{stages} stage{plural} of {train.steps} steps, each field seen {epochs:.3g} times or more a stage"
+    right = (
+        f"at least {-(-samples // max(1, in_turn))} steps, or fewer simulation.samples: part of the set is never seen"
     )
-    right = f"at least {-(-samples // train.batch)} steps, or fewer simulation.samples: part of the set is never seen"
     findings.append(judge(epochs < 1, "warning", "training steps", found, right, "train.steps"))
     found = f"{train.warmup_steps} steps of warm-up, of {train.steps}"
     right = f"at most {train.steps // 2}: the highest learning rate is hardly reached"

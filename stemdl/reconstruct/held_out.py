@@ -187,7 +187,7 @@ def _write_files(
 ) -> list[Path]:
     """One EMD file for each field: potential, spread, truth, difference and the baselines."""
     folder.mkdir(parents=True, exist_ok=True)
-    step, pixel = config.scan.step_angstrom, config.target.pixel_angstrom
+    step, pixel, digest = config.scan.step_angstrom, config.target.pixel_angstrom, stage_hash(config, "reconstruct")
     files = []
     for index, item in enumerate(fields.items):
         path = folder / f"field-{item:05d}.emd"
@@ -209,7 +209,7 @@ def _write_files(
                 "thickness_angstrom": float(fields.thickness_angstrom[index]),
                 "scan_step_angstrom": step,
                 "uncertainty_is": "standard deviation over the symmetries of the scan",
-                "config_hash": stage_hash(config, "reconstruct"),
+                "config_hash": digest,
                 "quality": asdict(qualities[index]),
             },
         )

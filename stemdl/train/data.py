@@ -74,7 +74,7 @@ def batches(
     number for each index), a share of each batch is drawn by it besides, with replacement.
     """
     total = 0.0 if hardness is None else float(hardness.sum())
-    hard = round(hard_share * batch) if total > 0 else 0
+    hard = min(batch - 1, round(hard_share * batch)) if total > 0 else 0  # some of each batch takes all in turn
     queue = np.empty(0, dtype=np.int64)
     epoch = 0
     for step in range(steps):

@@ -108,7 +108,7 @@ def test_an_incomplete_run_ends_with_3_and_names_what_is_missing(
 ) -> None:
     stages.missing_fields = 5
     assert main(arguments("run", tmp_path)) == 3
-    assert "incomplete: simulate: 1195 of 1200 fields" in capsys.readouterr().out
+    assert "incomplete: simulate: 2395 of 2400 fields" in capsys.readouterr().out
 
 
 def test_stages_alone_and_the_report_of_a_moved_folder(

@@ -343,9 +343,3 @@ class TestOverrides:
     def test_mistakes_of_file_and_overrides_together(self, load: Load) -> None:
         problems = problems_of(load, replaced("steps: 10", "steps: many"), "train.lr=-1", "scan.step=3")
         assert {problem.key for problem in problems} == {"train.steps", "train.lr", "scan.step"}
-
-
-def test_the_quickstart_says_what_it_says(load: Load) -> None:
-    config = load(QUICKSTART)
-    assert config.network.name == "scanfield"
-    assert config.scan.field_angstrom == (16.0, 16.0)

@@ -13,9 +13,9 @@ from rich.console import Console
 
 import fake_stages
 from stemdl.config import Config
-from stemdl.config.loader import load_config
+from stemdl.config.loader import load_config, save_config
 from stemdl.pipeline import PreflightError, run
-from stemdl.run_folder import RunFolderError, differences, locked
+from stemdl.run_folder import RunFolderError, differences, locked, prepare, record_stage
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = ["simulate", "train", "reconstruct", "report"]
@@ -157,7 +157,7 @@ def test_what_is_missing_makes_a_run_incomplete_by_name(
     tmp_path: Path, stages: fake_stages.FakeStages, console: Console
 ) -> None:
     stages.missing_fields, stages.refused = 2, [("bad.cif", "no atoms")]
-    outcome = run(quickstart(tmp_path), console)
+    outcome = run(quickstart(tmp_path, "simulation.samples=1200"), console)
     assert outcome.incomplete == ["simulate: 1198 of 1200 fields to train on"]
     assert "refused: bad.cif: no atoms" in printed(console)
     assert read(tmp_path / "stages.json")["simulate"]["complete"] is False
@@ -231,9 +231,24 @@ def test_differences_name_the_first_stage_they_reach(tmp_path: Path) -> None:
 
     assert stages_of("run.seed=1") == [("run.seed", "simulate")]
     assert stages_of("simulation.probe_chunk=4") == []
-    assert stages_of("detector.dose_e_per_a2=1e4") == [("detector.dose_e_per_a2", "simulate")]
+    assert stages_of("microscope.energy_kev=120.0") == [("microscope.energy_kev", "simulate")]
+    assert stages_of("detector.dose_e_per_a2=1e4") == [("detector.dose_e_per_a2", "train")]  # drawn at load time
     assert stages_of("network.stages=3") == [("network.stages", "train")]
     assert stages_of("reconstruct.batch=8") == [("reconstruct.batch", "reconstruct")]
     assert differences(before, quickstart(tmp_path / "elsewhere")) == []
     other = differences(before, quickstart(tmp_path, "network={name: fc_densenet}"))
     assert ("network.name", '"scanfield"', '"fc_densenet"') in [(one.key, one.before, one.now) for one in other]
+
+
+def test_a_changed_cif_file_is_named(tmp_path: Path, stages: fake_stages.FakeStages, console: Console) -> None:
+    cifs = tmp_path / "cifs"
+    cifs.mkdir()
+    (cifs / "one.cif").write_text("data_one\n")
+    config = quickstart(tmp_path / "run", f"crystals.cif_folders=['{cifs}']")
+    (tmp_path / "run" / "shards").mkdir(parents=True)
+    save_config(config, tmp_path / "run" / "config.yaml")
+    record_stage(config, "simulate", seconds=1.0, complete=True)
+    assert prepare(config, fresh=False) is None
+    (cifs / "one.cif").write_text("data_other\n")
+    with pytest.raises(RunFolderError, match=r"crystals\.cif_folders: CIF files as they were there"):
+        prepare(config, fresh=False)

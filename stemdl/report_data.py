@@ -16,6 +16,7 @@ from stemdl.config.yaml_layer import dump_yaml
 from stemdl.errors import UserError
 from stemdl.physics.constants import wavelength_angstrom
 from stemdl.reconstruct.emd import read_emd
+from stemdl.reconstruct.baselines import MEAN
 from stemdl.reconstruct.held_out import map_name
 from stemdl.report.data import CrystalCounts, FieldRecord, ReportData, ShownField, TrainingCurve
 from stemdl.shards import ShardSet
@@ -107,7 +108,8 @@ def _shown(config: Config, rows: list[dict[str, Any]], records: tuple[FieldRecor
                     amplitude=shards.amplitude(place[record.field]).astype(np.float32),
                     truth=emd.maps["true_potential"].data,
                     prediction=emd.potential,
-                    baselines={name: emd.maps[map_name(name)].data for name in record.baselines},
+                    # The mean is one number: there is nothing in its picture to look at.
+                    baselines={name: emd.maps[map_name(name)].data for name in record.baselines if name != MEAN},
                     pixel_angstrom=config.target.pixel_angstrom,
                     dk_per_angstrom=config.detector.dk_per_angstrom,
                     wavelength_angstrom=wavelength_angstrom(config.microscope.energy_kev),

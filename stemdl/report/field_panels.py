@@ -199,8 +199,8 @@ def _profile(shown: ShownField) -> Panel:
     """Along x through the strongest column of the truth."""
     row = int(np.unravel_index(int(shown.truth.argmax()), shown.truth.shape)[0])
     x = (np.arange(shown.truth.shape[1]) + 0.5) * shown.pixel_angstrom
-    figure = blank(2 * SIDE + 64, SIDE + 46)
-    axes = axes_at(figure, 50, 12, 2 * SIDE, SIDE - 20)
+    figure = blank(2 * SIDE + 64, SIDE + 66)
+    axes = axes_at(figure, 50, 32, 2 * SIDE, SIDE - 20)  # the legend takes two lines above
     for index, (name, picture) in enumerate(shown.baselines.items()):
         axes.plot(x, picture[row], color=BASELINES[index % len(BASELINES)], lw=1.1, label=name)
     if shown.uncertainty is not None:
@@ -212,7 +212,7 @@ def _profile(shown: ShownField) -> Panel:
     axes.set_xlabel("x in Å")
     axes.set_ylabel("projected potential in V·Å")
     axes.grid(True)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.09), ncols=3 + len(shown.baselines), columnspacing=1.2)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 0.98), ncols=3, columnspacing=1.2)
     description = f"Line profile of field {shown.record.field}, {shown.record.material}, through its strongest column"
     note = f"Along x at y = {(row + 0.5) * shown.pixel_angstrom:.2f} Å, through the strongest column of the truth."
     return Panel(to_svg(figure, description, _identity(shown, "profile")), "Line profile", note)

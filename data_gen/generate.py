@@ -20,7 +20,7 @@ from data_gen.worklist import Part, PartName, items_left, parts
 from stemdl.atomic_files import replace_atomically
 from stemdl.config import Config, stage_hash
 from stemdl.progress import Progress
-from stemdl.shards import ShardWriter, ranks_left_behind
+from stemdl.shards import ShardWriter, drop_lost, ranks_left_behind
 
 __all__ = ["SimulationError", "SimulationFault", "SimulationSummary", "shard_folder", "simulate", "worker_count"]
 
@@ -69,7 +69,7 @@ def simulate(config: Config, *, progress: Progress) -> SimulationSummary:
     known = {(failure.part, failure.item) for failure in failures}
     left = {}
     for part in both:
-        _settle(config, part, digest)
+        _settle(config, part, digest, progress)
         items = items_left(part, shard_folder(config, part.name), digest)
         left[part.name] = [item for item in items if (part.name, item) not in known]
     skipped = not any(left.values())
@@ -98,13 +98,22 @@ def worker_count(config: Config) -> int:
     return config.simulation.workers or len(os.sched_getaffinity(0))
 
 
-def _settle(config: Config, part: Part, digest: str) -> None:
-    """Clear up after dead writers of every rank before items are dealt out.
+def _settle(config: Config, part: Part, digest: str, progress: Progress) -> None:
+    """Clear up after dead writers of every rank, and forget lost shards, before items are dealt out.
 
     A shard that its writer could not enter into the manifest any more is entered now; found later, by the new writer of
     that rank, its items would already have been given to somebody.
     """
     folder = shard_folder(config, part.name)
+    lost, copy = drop_lost(folder, digest) if folder.is_dir() else ([], None)
+    if lost:
+        names = ", ".join(entry.file for entry in lost[:_SHOWN])
+        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        count = sum(entry.count for entry in lost)
+        progress.note(
+            f"{folder}: missing or of another length: {names}{more}; the {part.name} fields in them ({count}) are made "
+            f"again (the manifest as it was: {copy})"
+        )
     for rank in ranks_left_behind(folder):
         with ShardWriter(folder, rank=rank, axes=axes_of(config), config_hash=digest, samples_per_shard=1):
             pass

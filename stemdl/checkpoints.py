@@ -59,15 +59,16 @@ def save_checkpoint(
     """Write `step-NNNNNNN/` into the folder of checkpoints and make it the latest. Returns its path.
 
     Killed at any moment, either the old latest checkpoint or the new one stands, each whole. Another checkpoint of the
-    same step (of another configuration) is therefore never written over: the new one is `step-NNNNNNN.1`, and the old
-    one is removed at the end. One process at a time saves into a folder; meta has at least config_hash, stages_done and
-    history. Raises CheckpointError where the folder cannot be written.
+    same step is therefore never written over: the new one is `step-NNNNNNN.1`. At the end the old one is removed if it
+    is whole and of the same configuration, renamed to `step-NNNNNNN.damaged-1` if it is damaged, and kept otherwise.
+    One process at a time saves into a folder; meta has at least config_hash, stages_done and history. Raises
+    CheckpointError where the folder cannot be written.
     """
     assert set(_OF_THE_TRAINER) <= set(meta), meta.keys()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove(path for path in folder.glob(f"{TEMPORARY_PREFIX}step-*"))  # of processes that were killed in mid-save
-        same_step = [path for path in folder.glob(f"step-{step:07d}*") if _NAME.fullmatch(path.name)]
+        same_step = [path for path in _by_age(folder) if _step_and_number(path)[0] == step]
         final = _free_name(folder, step)
         draft = folder / temporary_name(final.name)
         _write_draft(draft, step, weights, meta, config_text)
@@ -79,7 +80,7 @@ def save_checkpoint(
         raise CheckpointError(
             f"{folder}: the checkpoint of step {step} could not be written: {reason}; the latest one is as it was"
         ) from error
-    _remove(same_step)
+    _clear_up(same_step, str(meta["config_hash"]))
     return final
 
 
@@ -91,6 +92,42 @@ def load_checkpoint(path: Path) -> Checkpoint:
     folder = find_checkpoint(path)
     meta = read_meta(folder)
     return Checkpoint(folder, _read_weights(folder / "weights.pt", meta["weights_sha256"]), meta)
+
+
+def recover_checkpoint(folder: Path, config_hash: str) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint of a configuration to go on from, and in words what was wrong with those before it.
+
+    It is the latest one or, where that is missing, damaged or of another configuration, the newest whole one of this
+    configuration; `latest` then names it. None where there is nothing to go on from. Damaged ones are left as they are.
+    Raises CheckpointError where damaged ones are all there is.
+    """
+    pointer, latest, problems = folder / "latest", None, []
+    newest_first = _by_age(folder)
+    if pointer.is_file():
+        try:
+            latest = find_checkpoint(folder)
+        except CheckpointError as error:
+            problems.append(str(error))
+    elif newest_first:
+        problems.append(f"{pointer} is missing")
+    damaged = False
+    for path in ([latest] if latest else []) + [path for path in newest_first if path != latest]:
+        try:
+            meta = read_meta(path)
+            if meta["config_hash"] != config_hash:
+                continue
+            found = Checkpoint(path, _read_weights(path / "weights.pt", meta["weights_sha256"]), meta)
+        except CheckpointError as error:
+            problems.append(str(error))
+            # Where the latest one is whole and of another configuration, old damage is no reason to stop.
+            damaged = damaged or latest is None or path == latest
+            continue
+        if path != latest:
+            _point_to(pointer, path)
+        return found, problems
+    if damaged or (pointer.is_file() and latest is None):
+        raise CheckpointError("; ".join(problems))
+    return None, problems
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -142,6 +179,58 @@ def _free_name(folder: Path, step: int) -> Path:
         number += 1
         final = folder / f"step-{step:07d}.{number}"
     return final
+
+
+def _by_age(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, damaged ones too, newest first: those of most steps."""
+    paths = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(paths, key=_step_and_number, reverse=True)
+
+
+def _step_and_number(path: Path) -> tuple[int, int]:
+    step, _, number = path.name.removeprefix("step-").partition(".")
+    return int(step), int(number or 0)
+
+
+def _point_to(pointer: Path, checkpoint: Path) -> None:
+    try:
+        replace_atomically(pointer, f"{checkpoint.name}\n".encode())
+    except OSError as error:
+        raise CheckpointError(f"{pointer}: cannot be written: {error.strerror or error}") from error
+
+
+def _clear_up(same_step: Iterable[Path], config_hash: str) -> None:
+    """Remove what a new checkpoint replaces; put aside what is damaged; keep what is of another configuration."""
+    for path in same_step:
+        try:
+            meta = read_meta(path)
+            if meta["config_hash"] != config_hash:
+                continue
+            _read_weights(path / "weights.pt", meta["weights_sha256"])
+        except CheckpointError as error:
+            _put_aside(path, error)
+        else:
+            # Under a temporary name: one that a kill leaves half removed is no damaged checkpoint, and goes next time.
+            unnamed = path.with_name(temporary_name(path.name))
+            if _renamed(path, unnamed):
+                _remove([unnamed])
+
+
+def _put_aside(path: Path, problem: CheckpointError) -> None:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    if _renamed(path, aside):
+        _log.warning("%s; kept as %s", problem, aside.name)
+
+
+def _renamed(path: Path, name: Path) -> bool:
+    try:
+        path.rename(name)
+    except OSError as error:
+        _log.warning("%s: in nobody's way, and could not be renamed: %s", path, error)
+        return False
+    return True
 
 
 def _remove(folders: Iterable[Path]) -> None:

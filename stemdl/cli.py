@@ -1,7 +1,8 @@
 """The `stemdl` command: parses, calls one stage, prints. No logic, and no heavy import before a verb needs it.
 
 Exit codes: 0 done; 2 the user's input is wrong; 3 finished but incomplete (what is missing is named); 1 our fault (the
-traceback is kept in the run folder or shown, with how to report it); 130 interrupted from the keyboard.
+traceback is kept in the run folder or shown, with how to report it); 130 interrupted from the keyboard; 143 ended by
+SIGTERM; 141 whoever read the output has gone.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import argparse
 import errno
 import importlib
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from stemdl import __version__
 from stemdl.errors import UserError
 
 EXIT_DONE, EXIT_OUR_FAULT, EXIT_USER, EXIT_INCOMPLETE, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+EXIT_NO_READER, EXIT_TERMINATED = 141, 143
 
 # A full or read-only disk, or a missing permission: for the user to mend, and the message names the file.
 _MACHINE_SAYS_NO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
@@ -27,30 +32,60 @@ _MACHINE_SAYS_NO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EAC
 _RUN, _SHOW = "stemdl.cli_run", "stemdl.cli_show"
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as a batch system sends it: to be treated like Ctrl-C."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors of the user become a message, ours a saved traceback."""
     parser = build_parser()
     parsed = parser.parse_args(arguments)  # leaves with code 2 itself
     try:
-        command = getattr(importlib.import_module(parsed.module), parsed.function)
-        return int(command(parsed))
+        with _sigterm_raises():
+            command = getattr(importlib.import_module(parsed.module), parsed.function)
+            code = int(command(parsed))
+            sys.stdout.flush()  # a reader that has gone is noticed here, not when the interpreter ends
+            return code
+    except Terminated:
+        print("\nended by SIGTERM: what is complete is kept; run the same command again to go on", file=sys.stderr)
+        return EXIT_TERMINATED
     except KeyboardInterrupt:
         print("\ninterrupted: what is complete is kept; run the same command again to go on", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone (stemdl ... | head); python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_DONE
+        return EXIT_NO_READER
     except UserError as error:
         print(f"stemdl: {error}", file=sys.stderr)
         return EXIT_USER
     except OSError as error:
         if error.errno not in _MACHINE_SAYS_NO:
             return _our_fault(error, getattr(parsed, "run_folder", None))
-        print(f"stemdl: {error}; what is complete is kept", file=sys.stderr)
+        run_folder = getattr(parsed, "run_folder", None)
+        where = f"{run_folder}: " if error.filename is None and run_folder is not None else ""
+        print(f"stemdl: {where}{error}; what is complete is kept", file=sys.stderr)
         return EXIT_USER
     except Exception as error:  # noqa: BLE001  (the one place where everything ends: kept, shown, exit 1)
         return _our_fault(error, getattr(parsed, "run_folder", None))
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Inside, the first SIGTERM raises Terminated in the main thread; a second one ends the process at once."""
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def build_parser() -> argparse.ArgumentParser:

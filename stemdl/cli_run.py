@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 from typing import TYPE_CHECKING, Any
 
 from stemdl.errors import UserError
@@ -21,6 +23,7 @@ def run_stages(arguments: argparse.Namespace) -> int:
     from stemdl.run_folder import STAGES
 
     config = load(arguments)
+    _protect_file(arguments, config)
     console = make_console()
     stages = arguments.stages or STAGES
     outcome = run(config, console, stages=stages, fresh=arguments.fresh)
@@ -64,11 +67,28 @@ def load(arguments: argparse.Namespace) -> Config:
     return config
 
 
+def _protect_file(arguments: argparse.Namespace, config: Config) -> None:
+    """A run saves its configuration in its folder: that must not overwrite FILE with something else."""
+    from stemdl.config.loader import load_config
+
+    saved = config.run.folder / "config.yaml"
+    if arguments.file.resolve() == saved.resolve() and load_config(arguments.file) != config:
+        raise UserError(
+            f"{arguments.file}: this is the config.yaml of the run folder {config.run.folder} itself, and --set "
+            f"({', '.join(arguments.overrides)}) would overwrite it; change the key in the file, or give this run a "
+            "folder of its own: --set run.folder=PATH"
+        )
+
+
 def make_console() -> Console:
-    """Where a stage prints."""
+    """Where a stage prints. Unlike rich's own, it leaves it to the command what a closed pipe means."""
     from rich.console import Console
 
-    return Console()
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    return PipeConsole()
 
 
 def metrics_table(metrics: dict[str, Any]) -> Table:

@@ -8,16 +8,27 @@ stages, and keeps the records that are read afterwards: `config.yaml`, `versions
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stemdl.config import Config
+from stemdl.config import Config, stage_hash
 from stemdl.errors import UserError
+from stemdl.launch import refuse_several_ranks
 from stemdl.progress import Progress, choose_progress, format_seconds
-from stemdl.run_folder import STAGES, RunFolderError, is_complete, locked, prepare, record_stage, write_json
+from stemdl.run_folder import (
+    STAGES,
+    RunFolderError,
+    is_complete,
+    locked,
+    prepare,
+    record_stage,
+    set_damaged_records_aside,
+    write_json,
+)
 from stemdl.versions import installed_versions
 
 if TYPE_CHECKING:
@@ -67,6 +78,7 @@ def run(config: Config, console: Console, *, stages: Sequence[str] = STAGES, fre
         The pre-flight found errors, the folder is in use or holds results of another configuration, or a stage found
         something that is the user's to mend.
     """
+    refuse_several_ranks(os.environ)
     check(config, console)
     folder = config.run.folder
     try:
@@ -76,6 +88,11 @@ def run(config: Config, console: Console, *, stages: Sequence[str] = STAGES, fre
     with locked(folder) as protected:
         if not protected:
             _say(console, f"{folder}: this file system has no locks; start one run in this folder at a time")
+        if fresh and "train" in stages and "simulate" not in stages:
+            _check_training_set(config)  # before anything is moved
+        damaged = set_damaged_records_aside(folder)
+        if damaged is not None:
+            _say(console, f"{folder / 'stages.json'}: damaged, now {damaged.name}; a new record of times begins")
         moved = prepare(config, fresh=fresh)
         if moved is not None:
             _say(console, f"results of another configuration were moved to {moved}")
@@ -97,6 +114,14 @@ def check(config: Config, console: Console) -> None:
         _say(console, format_findings(findings))
 
 
+def _check_training_set(config: Config) -> None:
+    """Raises ShardError where the training cannot read its shards."""
+    from stemdl.shards import ShardSet
+
+    with ShardSet(config.run.folder / "shards" / "train", config_hash=stage_hash(config, "simulate")):
+        pass
+
+
 def _do(stage: str, config: Config, console: Console, outcome: RunOutcome) -> None:
     """One stage: its progress, its time on record however it ends, its line."""
     progress = choose_progress(console)
@@ -104,8 +129,8 @@ def _do(stage: str, config: Config, console: Console, outcome: RunOutcome) -> No
     try:
         end = _RUNNERS[stage](config, progress, outcome)
     except BaseException:
-        progress.finish()
         record_stage(config, stage, seconds=time.perf_counter() - began, complete=False)
+        progress.finish()  # may fail itself, where nobody reads the output any more
         raise
     progress.finish()
     seconds = 0.0 if end.skipped else time.perf_counter() - began
@@ -151,7 +176,7 @@ def _reconstruct(config: Config, progress: Progress, outcome: RunOutcome) -> _St
 def _report(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEnd:
     path = report_path(outcome.folder)
     # It shows what the other stages did: it is up to date if they did nothing since it was drawn.
-    skipped = not outcome.changed and path.is_file() and is_complete(config, "report")
+    skipped = not outcome.changed and _is_whole_page(path) and is_complete(config, "report")
     if not skipped:
         draw_report(config)
     outcome.report = path
@@ -173,6 +198,10 @@ def report_path(folder: Path) -> Path:
     return folder / "report" / "index.html"
 
 
+def _is_whole_page(path: Path) -> bool:
+    return path.is_file() and path.read_bytes().rstrip().endswith(b"</html>")
+
+
 def draw_report(config: Config) -> Path:
     """Collect what the run folder holds and write its report; return the page's path."""
     from stemdl.report import write_report
@@ -190,9 +219,12 @@ def _read_metrics(folder: Path) -> dict[str, Any]:
     path = folder / "metrics.json"
     if not path.is_file():
         raise RunFolderError(f"{folder}: no metrics.json: nothing is reconstructed here yet; do `stemdl run` first")
-    metrics = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        metrics = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RunFolderError(f"{path}: damaged ({error}); remove it and do `stemdl run` again") from error
     if not isinstance(metrics, dict):
-        raise RunFolderError(f"{path}: no object; remove it and do `stemdl run` again")
+        raise RunFolderError(f"{path}: damaged, no object; remove it and do `stemdl run` again")
     return metrics
 
 

@@ -15,8 +15,8 @@ from stemdl.config import Config, stage_hash
 from stemdl.config.yaml_layer import dump_yaml
 from stemdl.errors import UserError
 from stemdl.physics.constants import wavelength_angstrom
-from stemdl.reconstruct.emd import read_emd
 from stemdl.reconstruct.baselines import MEAN
+from stemdl.reconstruct.emd import read_emd
 from stemdl.reconstruct.held_out import map_name
 from stemdl.report.data import CrystalCounts, FieldRecord, ReportData, ShownField, TrainingCurve
 from stemdl.shards import ShardSet
@@ -36,7 +36,7 @@ def collect(config: Config) -> ReportData:
     folder = config.run.folder
     summary: dict[str, Any] = _read_json(folder / "reconstructions" / "fields.json")
     metrics_path = folder / "metrics.json"
-    metrics: dict[str, Any] = _read_json(metrics_path) if metrics_path.is_file() else dict(summary["metrics"])
+    metrics = _read_metrics(metrics_path) if metrics_path.is_file() else dict(summary["metrics"])
     records = tuple(_record(row) for row in summary["fields"])
     return ReportData(
         run_name=folder.name,
@@ -59,6 +59,20 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise RunFolderIncomplete(f"{path} is damaged ({error}); remove it and do `stemdl run` again") from error
+
+
+def _read_metrics(path: Path) -> dict[str, Any]:
+    """The metrics with the seconds of the stages."""
+    metrics = _read_json(path)
+    seconds = metrics.get("seconds", {}) if isinstance(metrics, dict) else None
+    if (
+        not isinstance(seconds, dict)
+        or not all(isinstance(value, (int, float)) for value in seconds.values())
+        or not all(isinstance(metrics.get(key), dict) for key in ("unseen", "baselines"))
+    ):
+        raise RunFolderIncomplete(f"{path} is damaged; remove it and do `stemdl run` again, which writes it anew")
+    assert isinstance(metrics, dict)
+    return metrics
 
 
 def _record(row: dict[str, Any]) -> FieldRecord:

@@ -61,10 +61,16 @@ def locked(folder: Path) -> Iterator[bool]:
     Raises
     ------
     RunFolderError
-        Another process holds it.
+        Another process holds it, or it is not writable.
     """
     path = folder / ".lock"
-    with path.open("a+", encoding="utf-8") as stream:
+    try:
+        stream = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise RunFolderError(f"{folder} is not writable ({error.strerror}); choose another: run.folder") from error
+    with stream:
         try:
             fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -93,15 +99,28 @@ def prepare(config: Config, *, fresh: bool) -> Path | None:
     Raises
     ------
     RunFolderError
-        It holds results of another configuration (the keys are named), or of one that cannot be read.
+        It holds results of another configuration (the keys are named), or of one that cannot be read; or a file has
+        the name of a folder of results.
     """
     folder = config.run.folder
+    for name in (name for names in OUTPUTS.values() for name in names if not name.endswith(".json")):
+        if (folder / name).exists() and not (folder / name).is_dir():
+            raise RunFolderError(f"{folder / name}: a file, where the run keeps a folder of results; move it away")
     moved = None
     stale = _stale_outputs(folder, config, fresh=fresh)
     if stale:
         moved = _set_aside(folder, stale)
-    save_config(config, folder / "config.yaml")
+    if not _is_saved(config, folder / "config.yaml"):
+        save_config(config, folder / "config.yaml")
     return moved
+
+
+def _is_saved(config: Config, path: Path) -> bool:
+    """Say whether the file gives this configuration already: it may be the user's own, with comments."""
+    try:
+        return path.is_file() and load_config(path) == config
+    except ConfigError:
+        return False
 
 
 def differences(before: Config, now: Config) -> list[Difference]:
@@ -117,12 +136,33 @@ def differences(before: Config, now: Config) -> list[Difference]:
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what `record_stage` kept, by stage: `config_hash`, `seconds`, `complete`."""
+    """Return what `record_stage` kept, by stage: `config_hash`, `seconds`, `complete`; nothing if it is damaged."""
     path = folder / "stages.json"
     if not path.is_file():
         return {}
-    records = json.loads(path.read_text(encoding="utf-8"))
-    return {stage: record for stage, record in records.items() if stage in STAGES}
+    try:
+        records = json.loads(path.read_bytes())
+    except ValueError:  # also bytes that are not UTF-8
+        return {}
+    return {stage: records[stage] for stage in STAGES if stage in records} if _are_records(records) else {}
+
+
+def set_damaged_records_aside(folder: Path) -> Path | None:
+    """Rename a damaged `stages.json`, so that a new record begins; return where it is now, None if it is whole."""
+    path = folder / "stages.json"
+    if not path.is_file() or read_records(folder):
+        return None
+    return path.replace(path.with_name("stages-damaged.json"))
+
+
+def _are_records(records: Any) -> bool:
+    return isinstance(records, dict) and all(
+        isinstance(record, dict)
+        and isinstance(record.get("config_hash"), str)
+        and isinstance(record.get("seconds"), (int, float))
+        and isinstance(record.get("complete"), bool)
+        for record in records.values()
+    )
 
 
 def is_complete(config: Config, stage: str) -> bool:

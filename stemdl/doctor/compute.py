@@ -51,7 +51,7 @@ def check_gpus() -> Answer:
         Line(
             "ok",
             f"GPU {gpu['index']}: {gpu['name']}, {gpu['memory_gib']:.0f} GiB, capability {gpu['capability']}",
-            "simulation and training can run here, one process per GPU",
+            "not used by this version: simulation and training run on the CPU",
         )
         for gpu in gpus
     ]
@@ -61,9 +61,9 @@ def check_gpus() -> Answer:
             fact = (
                 f"a GPU seems to be there ({', '.join(seen) or 'nvidia-smi'}), but torch {torch.__version__} sees none"
             )
-            lines = [Line("warning", fact, "install a torch built for it, and check CUDA_VISIBLE_DEVICES")]
+            lines = [Line("note", fact, "nothing is lost: this version runs on the CPU alone")]
         else:
-            lines = [Line("ok", "no GPU", "everything runs on the CPU: the quickstart is made for that")]
+            lines = [Line("ok", "no GPU", "none is needed: this version runs on the CPU alone")]
     return Answer("gpus", figures, lines)
 
 
@@ -75,20 +75,20 @@ def check_bf16() -> Answer:
     on_gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     fact = f"bfloat16: {'native' if native else 'emulated'} on the CPU" + (", native on the GPU" if on_gpu else "")
     if native or on_gpu:
-        line = Line("ok", fact, "mixed precision can pay where it is native")
+        line = Line("ok", fact, "not used by this version, which computes in float32")
     else:
-        line = Line("note", fact, "keep float32 here: emulated bfloat16 is 10 to 100 times slower")
+        line = Line("note", fact, "not used by this version, which computes in float32")
     return Answer("bf16", {"cpu_native": native, "gpu_native": on_gpu}, [line])
 
 
 def check_fft(budget_s: float = 1.0) -> Answer:
-    """Speed of the transform that multislice spends its time in, on the default device of a run.
+    """Speed of the transform that multislice spends its time in, on the CPU, where runs compute.
 
     Counts 5 N log2 N operations for a complex transform of N points (the usual convention).
     """
     import torch
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cpu")
     waves = torch.ones((FFT_PROBES, FFT_PIXELS, FFT_PIXELS), dtype=torch.complex64, device=device)
     best_s = math.inf
     end = time.perf_counter() + budget_s
@@ -96,8 +96,6 @@ def check_fft(budget_s: float = 1.0) -> Answer:
     while time.perf_counter() < end:
         began = time.perf_counter()
         spectrum = torch.fft.fft2(waves)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
         best_s = min(best_s, time.perf_counter() - began)
         del spectrum
     points = FFT_PIXELS * FFT_PIXELS

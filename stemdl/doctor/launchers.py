@@ -8,32 +8,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from stemdl.doctor.answer import Answer, Line
+from stemdl.launch import announced_ranks
 
 MPI_TIMEOUT_S = 30.0
+UNUSED_MPI = "not used by this version: it shares work over the cores of one machine, without MPI"
 
-
-@dataclass(frozen=True)
-class Launcher:
-    """The variables by which a launcher tells a process who it is."""
-
-    name: str
-    rank: str
-    size: str
-    local_rank: str
-
-
-# Slurm comes last: its variables leak into the children of an mpirun inside a job.
-LAUNCHERS = (
-    Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    Launcher("jsrun (LSF)", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
-    Launcher("mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    Launcher("mpirun (MPICH, Intel)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    Launcher("PMI (Cray)", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),
-    Launcher("srun (Slurm)", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-)
 
 JOB_VARIABLES = {"Slurm": "SLURM_JOB_ID", "LSF": "LSB_JOBID", "PBS": "PBS_JOBID"}
 
@@ -45,17 +26,11 @@ def check_mpi() -> Answer:
     library, problem = _mpi_library() if installed else ("", "")
     figures = {"mpi4py": installed, "mpirun": mpirun, "library": library or None, "problem": problem or None}
     if not installed:
-        line = Line(
-            "note", "no mpi4py", "simulation shares work over this machine's cores alone; for more: extra `mpi`"
-        )
+        line = Line("ok", "no mpi4py", UNUSED_MPI)
     elif problem:
-        line = Line("warning", f"mpi4py finds no working MPI: {problem}", "load the site's MPI, or pip install mpich")
-    elif mpirun is None:
-        line = Line("note", f"MPI: {library}, but no mpirun on PATH", "start ranks with the site's launcher")
+        line = Line("note", f"mpi4py finds no working MPI: {problem}", UNUSED_MPI)
     else:
-        line = Line(
-            "ok", f"MPI: {library}; {mpirun}", "`mpirun -n N stemdl simulate FILE` shares the work over N ranks"
-        )
+        line = Line("ok", f"MPI: {library}; {mpirun or 'no mpirun on PATH'}", UNUSED_MPI)
     return Answer("mpi", figures, [line])
 
 
@@ -63,25 +38,27 @@ def check_launcher(environment: Mapping[str, str] | None = None) -> Answer:
     """Who started this process, by the one complete set of variables that is there."""
     env = os.environ if environment is None else environment
     jobs = {name: env[variable] for name, variable in JOB_VARIABLES.items() if variable in env}
-    found = [one for one in LAUNCHERS if {one.rank, one.size, one.local_rank} <= env.keys()]
-    sizes = {env[one.size] for one in found}
+    found = announced_ranks(env)
+    sizes = {one.size for one in found}
     figures = {
         "job": next((f"{name} {number}" for name, number in jobs.items()), None),
-        "launcher": found[0].name if found else None,
-        "rank": _number(env[found[0].rank]) if found else None,
-        "size": _number(env[found[0].size]) if found else None,
+        "launcher": found[0].launcher if found else None,
+        "rank": found[0].rank if found else None,
+        "size": found[0].size if found else None,
     }
     job = f"in {figures['job']}, " if figures["job"] else ""
     if not found:
         what = f"{job}no launcher"
-        follows = (
-            "one process; inside a job start ranks with srun, jsrun or mpirun" if job else "one process, no cluster"
-        )
+        follows = "one process, which uses the cores of this machine"
         return Answer("launcher", figures, [Line("ok", what, follows)])
-    fact = f"{job}{found[0].name}: rank {env[found[0].rank]} of {env[found[0].size]}"
-    lines = [Line("ok", fact, "each rank takes its share of the work")]
+    fact = f"{job}{found[0].launcher}: rank {found[0].rank} of {found[0].size}"
+    if max(sizes) > 1:
+        follows = "several ranks are not used by this version: start it once per machine (in Slurm: srun -n 1 -c CORES)"
+        lines = [Line("warning", fact, follows)]
+    else:
+        lines = [Line("ok", fact, "one process, which uses the cores of this machine")]
     if len(sizes) > 1:
-        listed = ", ".join(f"{one.name}: {env[one.size]}" for one in found)
+        listed = ", ".join(f"{one.launcher}: {one.size}" for one in found)
         lines.append(Line("warning", f"launchers disagree on the number of ranks ({listed})", "use one of them alone"))
     return Answer("launcher", figures, lines)
 
@@ -108,7 +85,3 @@ def _mpi_library() -> tuple[str, str]:
 def _beside_python(name: str) -> str | None:
     """A program of this environment, which need not be on PATH."""
     return shutil.which(name, path=os.path.dirname(sys.executable))
-
-
-def _number(text: str) -> int | str:
-    return int(text) if text.isdigit() else text

@@ -128,11 +128,13 @@ def _line_of(place: Mapping[str, Any]) -> Line:
     if place["name"] != "runs":
         if place["file_system"] == "tmpfs":
             return Line("note", fact, "fast, but in memory: what is put there counts against the memory limit")
-        return Line("ok", fact, "fit for a burst buffer" if not place["shared"] else "shared: no burst buffer")
-    if place["shared"]:
         return Line(
-            "note", fact, "shared by nodes: good to keep runs, slow to train from; stage shards to a node's disk"
+            "ok",
+            fact,
+            "fast local disk, used where run.folder lies there" if not place["shared"] else "shared by nodes",
         )
+    if place["shared"]:
+        return Line("note", fact, "shared by nodes: good to keep runs; a run.folder on a local disk is read faster")
     return Line("ok", fact, "local to this machine: other nodes do not see runs kept here")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stemdl.config import Config
 from stemdl.preflight.crystals import check_crystals
 from stemdl.preflight.findings import Finding, Severity, format_findings
+from stemdl.preflight.limits import check_limits
 from stemdl.preflight.network import check_dose, check_network, check_training
 from stemdl.preflight.optics import check_probe, check_units
 from stemdl.preflight.resources import check_resources
@@ -27,6 +28,7 @@ def preflight(config: Config, ranks: int = 1) -> list[Finding]:
     network, description = check_network(config)
     return [
         *check_units(config),
+        *check_limits(config),
         *check_crystals(config),
         *check_slices(config),
         *check_grids(config),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["ok", "warning", "error"]
+_ORDER: tuple[Severity, ...] = ("ok", "warning", "error")
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,17 @@ def judge(bad: bool, severity: Severity, check: str, found: str, right: str, key
 
 
 def format_findings(findings: Sequence[Finding], width: int = 110) -> str:
-    """Findings as aligned text: one row each, with what would be right and the key to change below the bad ones."""
+    """Findings as aligned text, the worst last, where a screen ends: a row each, and what to do below the bad ones."""
+    ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
     margin = 9 + max([len(finding.check) for finding in findings], default=0) + 2
-    rows = [row for finding in findings for row in _rows(finding, margin, max(width, margin + 40))]
-    counts = {severity: sum(f.severity == severity for f in findings) for severity in ("ok", "warning", "error")}
-    plural = {"warning": "warning" if counts["warning"] == 1 else "warnings", "error": "error"}
-    plural["error"] += "" if counts["error"] == 1 else "s"
-    summary = f"{len(findings)} checks: {counts['ok']} ok, {counts['warning']} {plural['warning']}, "
-    return "\n".join([*rows, f"{summary}{counts['error']} {plural['error']}"])
+    rows = [row for finding in ordered for row in _rows(finding, margin, max(width, margin + 40))]
+    counts = {severity: sum(f.severity == severity for f in findings) for severity in _ORDER}
+    bad = f"{_counted(counts['warning'], 'warning')}, {_counted(counts['error'], 'error')}"
+    return "\n".join([*rows, f"{_counted(len(findings), 'check')}: {counts['ok']} ok, {bad}"])
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _rows(finding: Finding, margin: int, width: int) -> list[str]:

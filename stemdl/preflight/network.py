@@ -55,9 +55,12 @@ def check_scanfield(config: Config) -> list[Finding]:
     found = f"patterns of {pixels[0]} x {pixels[1]} pixels binned to {binned} x {binned}"
     divisors = [n for n in range(1, min(pixels) + 1) if pixels[0] % n == 0 and pixels[1] % n == 0]
     nearest = min(divisors, key=lambda n: abs(n - binned))
-    right = f"a number that divides the detector's pixels, such as {nearest}: bins overlap as it is"
+    right, key = f"a number that divides the detector's pixels, such as {nearest}", "network.pattern_pixels"
+    if nearest == 1 or nearest < min(binned, *pixels) / 2:  # too little would be left of a pattern
+        fitting = " x ".join(str(max(1, round(count / binned)) * binned) for count in pixels)
+        right, key = f"a detector of whole multiples of {binned} pixels, such as {fitting}", "detector.pixels"
     bad = any(count % binned for count in pixels)
-    findings.append(judge(bad, "warning", "scanfield: patterns", found, right, "network.pattern_pixels"))
+    findings.append(judge(bad, "warning", "scanfield: patterns", found, f"{right}: bins overlap as it is", key))
     return findings
 
 

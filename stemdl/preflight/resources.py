@@ -88,7 +88,7 @@ def _network(config: Config, ranks: int, description: ModelDescription, limit: i
     found += f" of {words[3]} in this machine"
     fitting = int((limit - PROCESS_BYTES - state) // one) * ranks
     right = f"train.batch: {fitting}" if fitting > 0 else "a smaller network or field"
-    right += ", or training on an accelerator or a machine with more memory"
+    right += ", or training on a machine with more memory"
     return judge(need > limit, "warning", "memory: network", found, right, "train.batch")
 
 

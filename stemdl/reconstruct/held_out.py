@@ -19,6 +19,7 @@ from stemdl.checkpoints import CheckpointError, find_checkpoint, load_checkpoint
 from stemdl.config import Config, stage_hash
 from stemdl.models.predictor import Prediction, Predictor
 from stemdl.models.registry import build_network
+from stemdl.models.symmetry import symmetries
 from stemdl.progress import Progress
 from stemdl.reconstruct.baselines import Pictures, fitted_baselines, is_own_physics
 from stemdl.reconstruct.emd import VOLT_ANGSTROM, EmdMap, write_emd
@@ -68,7 +69,8 @@ def reconstruct_held_out(config: Config, *, progress: Progress) -> Reconstructio
         return ReconstructionSummary(done["metrics"], len(done["fields"]), skipped=True)
     predictor = _predictor(config, checkpoint)
     fields = _load(config, "held_out", Purpose.HELD_OUT_DOSE, None)
-    progress.start("reconstruct", len(fields) * predictor.network.stages, "passes")
+    passes = len(fields) * predictor.network.stages
+    progress.start("reconstruct", passes, "passes")
     prediction, first = predictor.predict(
         fields.amplitude,
         fields.thickness_angstrom,
@@ -76,6 +78,7 @@ def reconstruct_held_out(config: Config, *, progress: Progress) -> Reconstructio
         batch=config.reconstruct.batch,
         done=progress.advance,
     )
+    progress.advance(passes)  # the predictor counts fields of physics, and a network may have none
     progress.finish()
     training = _load(config, "train", Purpose.TRAIN_DOSE, FIT_FIELDS)
     channels = None if first is None else first.pictures.numpy()
@@ -185,9 +188,10 @@ def _write_files(
     baselines: Pictures,
     qualities: list[FieldQuality],
 ) -> list[Path]:
-    """One EMD file for each field: potential, spread, truth, difference and the baselines."""
+    """One EMD file for each field: potential, spread (where there is one), truth, difference and the baselines."""
     folder.mkdir(parents=True, exist_ok=True)
-    step, pixel, digest = config.scan.step_angstrom, config.target.pixel_angstrom, stage_hash(config, "reconstruct")
+    # The spread over one symmetry alone would be zero everywhere, which is no estimate.
+    estimated = config.reconstruct.symmetry_average and len(symmetries(config)) > 1
     files = []
     for index, item in enumerate(fields.items):
         path = folder / f"field-{item:05d}.emd"
@@ -199,22 +203,38 @@ def _write_files(
         write_emd(
             path,
             potential=prediction.potential[index],
-            uncertainty=prediction.spread[index],
-            pixel_angstrom=pixel,
+            uncertainty=prediction.spread[index] if estimated else None,
+            pixel_angstrom=config.target.pixel_angstrom,
             maps={name: EmdMap(picture.astype(np.float32), VOLT_ANGSTROM) for name, picture in maps.items()},
             metadata={
-                "crystal": fields.crystals[index],
-                "formula": fields.formulas[index],
-                "item": int(item),
-                "thickness_angstrom": float(fields.thickness_angstrom[index]),
-                "scan_step_angstrom": step,
-                "uncertainty_is": "standard deviation over the symmetries of the scan",
-                "config_hash": digest,
+                **_metadata(config, fields, index),
+                "uncertainty_is": "standard deviation over the symmetries of the scan"
+                if estimated
+                else "not estimated",
                 "quality": asdict(qualities[index]),
             },
         )
         files.append(path)
     return files
+
+
+def _metadata(config: Config, fields: Fields, index: int) -> dict[str, Any]:
+    """What an EMD file says of a field and how it was recorded; without what is not known."""
+    known = {
+        "crystal": fields.crystals[index],
+        "formula": fields.formulas[index],
+        "zone_axis": fields.zone_axes[index],
+        "item": int(fields.items[index]),
+        "thickness_angstrom": float(fields.thickness_angstrom[index]),
+        "energy_kev": config.microscope.energy_kev,
+        "semiangle_mrad": config.microscope.semiangle_mrad,
+        "defocus_angstrom": config.microscope.defocus_angstrom,
+        "dose_e_per_a2": config.detector.dose_e_per_a2,
+        "scan_step_angstrom": config.scan.step_angstrom,
+        "error_is": "reconstruction minus truth",
+        "config_hash": stage_hash(config, "reconstruct"),
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def map_name(baseline: str) -> str:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from stemdl.shards.manifest import ManifestEntry, read_manifest, sealed_items
+from stemdl.shards.manifest import ManifestEntry, drop_lost, read_manifest, sealed_items
 from stemdl.shards.reader import ShardSet
 from stemdl.shards.recover import ranks_left_behind
 from stemdl.shards.schema import SCHEMA_VERSION, Sample, ShardAxes, ShardError
@@ -19,6 +19,7 @@ __all__ = [
     "ShardError",
     "ShardSet",
     "ShardWriter",
+    "drop_lost",
     "ranks_left_behind",
     "read_manifest",
     "sealed_items",

@@ -8,11 +8,13 @@ import json
 import logging
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stemdl.atomic_files import fsync_folder
+from stemdl.atomic_files import fsync_folder, replace_atomically
 from stemdl.shards.locks import lock_descriptor
 from stemdl.shards.schema import MANIFEST_NAME, ShardError, parse_shard_name
 
@@ -77,9 +79,15 @@ def read_manifest(folder: Path) -> list[ManifestEntry]:
     entries: list[ManifestEntry] = []
     line_of: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
-        entry = _parse_line(line, f"{path}, line {number}")
-        if entry.file in line_of:
-            raise ShardError(f"{path}, line {number}: {entry.file} is named before, in line {line_of[entry.file]}")
+        try:
+            entry = _parse_line(line, f"{path}, line {number}")
+            if entry.file in line_of:
+                raise ShardError(f"{path}, line {number}: {entry.file} is named before, in line {line_of[entry.file]}")
+        except ShardError as error:
+            raise ShardError(
+                f"{error}; to mend it, delete {path} and run `stemdl simulate` again: the shards beside it are checked "
+                "and taken in again"
+            ) from error
         line_of[entry.file] = number
         entries.append(entry)
     return entries
@@ -88,6 +96,74 @@ def read_manifest(folder: Path) -> list[ManifestEntry]:
 def sealed_items(folder: Path, config_hash: str) -> set[int]:
     """Numbers of all items that are sealed under this configuration. Raises ShardError as `read_manifest`."""
     return {item for entry in read_manifest(folder) if entry.config_hash == config_hash for item in entry.items}
+
+
+def is_lost(folder: Path, entry: ManifestEntry) -> bool:
+    """Say whether the file of an entry is missing or has another length. Raises OSError where that cannot be seen."""
+    try:
+        return (folder / entry.file).stat().st_size != entry.bytes
+    except FileNotFoundError:
+        return True
+
+
+def drop_lost(folder: Path, config_hash: str) -> tuple[list[ManifestEntry], Path | None]:
+    """Take the lines of lost shards of this configuration out of the manifest, so that their items are made again.
+
+    Returns
+    -------
+    tuple of list of ManifestEntry and Path
+        The entries taken out, and the copy of the manifest as it was, `manifest-N.jsonl` beside it (None if all are
+        there).
+
+    Raises
+    ------
+    ShardError
+        As `read_manifest`; or the manifest's lock was held too long.
+    OSError
+        The disk is full, or the folder read-only; the manifest is then as it was.
+    """
+
+    def lost_of(entries: list[ManifestEntry]) -> list[ManifestEntry]:
+        return [entry for entry in entries if entry.config_hash == config_hash and is_lost(folder, entry)]
+
+    if not lost_of(read_manifest(folder)):
+        return [], None
+    path = folder / MANIFEST_NAME
+    with _locked_manifest(path):
+        content = path.read_bytes()
+        entries = read_manifest(folder)
+        lost = lost_of(entries)
+        number = 1
+        while (copy := folder / f"manifest-{number}.jsonl").exists():
+            number += 1
+        replace_atomically(copy, content)
+        gone = {entry.file for entry in lost}
+        pairs = zip(content.split(b"\n"), entries, strict=False)  # a torn last line has no entry
+        replace_atomically(path, b"".join(line + b"\n" for line, entry in pairs if entry.file not in gone))
+    return lost, copy
+
+
+@contextmanager
+def _locked_manifest(path: Path) -> Iterator[tuple[int, bool]]:
+    """Give the manifest's descriptor, to append, and whether it is locked; makes the file. Raises as `append_entry`."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            locked = lock_descriptor(descriptor, path, timeout_s=LOCK_TIMEOUT_S)
+            # Another process may have put a new manifest in its place while this one waited: a line would be lost.
+            if locked and not _still_named(descriptor, path):
+                continue
+            yield descriptor, locked
+            return
+        finally:
+            os.close(descriptor)  # and the lock with it
+
+
+def _still_named(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def append_entry(folder: Path, entry: ManifestEntry) -> None:
@@ -107,9 +183,7 @@ def append_entry(folder: Path, entry: ManifestEntry) -> None:
     path = folder / MANIFEST_NAME
     is_new = not path.exists()
     content = (json.dumps(dataclasses.asdict(entry), separators=(",", ":")) + "\n").encode("ascii")
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        locked = lock_descriptor(descriptor, path, timeout_s=LOCK_TIMEOUT_S)
+    with _locked_manifest(path) as (descriptor, locked):
         end = _cut_torn_line(descriptor, path, locked)
         try:
             written = os.write(descriptor, content)
@@ -120,8 +194,6 @@ def append_entry(folder: Path, entry: ManifestEntry) -> None:
             if locked:  # else others may have appended since; a torn last line is what readers tolerate
                 os.ftruncate(descriptor, end)
             raise
-    finally:
-        os.close(descriptor)  # and the lock with it
     if is_new:
         fsync_folder(folder)
 

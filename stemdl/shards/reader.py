@@ -194,7 +194,11 @@ class ShardSet:
             # Threads of a child may both come here; each then has whole files of its own, and one set is dropped.
             files.abandon()
             files = self._open_files = OpenFiles(self._max_open_files)
-        return files.use(self.folder / entry.file, check, read)
+        path = self.folder / entry.file
+        try:
+            return files.use(path, check, read)
+        except ShardError as error:
+            raise ShardError(f"{error}; {_remedy(path, entry)}") from error
 
     def _check_files(self, verify: Literal["size", "hash"]) -> None:
         problems = [p for entry in self.entries if (p := self._problem_of(entry, verify)) is not None]
@@ -213,14 +217,23 @@ class ShardSet:
                 return f"{path}: leads outside the folder"
             num_bytes = path.stat().st_size
             if num_bytes != entry.bytes:
-                return f"{path}: {num_bytes} bytes long, {entry.bytes} when it was sealed (truncated or changed)"
+                what = f"{num_bytes} bytes long, {entry.bytes} when it was sealed (truncated or changed)"
+                return f"{path}: {what}; {_remedy(path, entry)}"
             if verify == "hash" and sha256_file(path) != entry.sha256:
-                return f"{path}: sha256 differs from the one when it was sealed (changed or damaged)"
+                what = "sha256 differs from the one when it was sealed (changed or damaged)"
+                return f"{path}: {what}; {_remedy(path, entry)}"
         except FileNotFoundError:
-            return f"{path}: missing, though the manifest names it"
+            return f"{path}: missing, though the manifest names it; {_remedy(None, entry)}"
         except OSError as error:
             return f"{path}: cannot be read: {error}"
         return None
+
+
+def _remedy(path: Path | None, entry: ManifestEntry) -> str:
+    """What mends a damaged shard; `path` is None where there is no file to remove."""
+    first = "" if path is None else f"remove {path} and "
+    fields = "1 field is" if entry.count == 1 else f"{entry.count} fields are"
+    return f"{first}run `stemdl simulate` again: its {fields} made anew"
 
 
 def _index(entries: list[ManifestEntry]) -> tuple[dict[int, tuple[int, int]], dict[int, list[str]]]:

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stemdl.checkpoints import Checkpoint, CheckpointError, find_checkpoint, load_checkpoint, read_meta, save_checkpoint
+from stemdl.atomic_files import replace_atomically
+from stemdl.checkpoints import Checkpoint, CheckpointError, recover_checkpoint, save_checkpoint
 from stemdl.config import Config, stage_hash
 from stemdl.config.yaml_layer import dump_yaml
 from stemdl.models.predictor import Predictor
@@ -51,8 +52,12 @@ def checkpoint_folder(config: Config) -> Path:
 def train(config: Config, *, progress: Progress) -> TrainSummary:
     """Train the network on the sealed training set; stages that a checkpoint holds are not trained again.
 
-    The checkpoint follows from the configuration, the training set and the number of threads; interrupted between
-    stages and called again, it ends in the same bits.
+    The checkpoint follows from the configuration, the training set and the number of threads; interrupted at any moment
+    and called again, it ends in the same bits. A checkpoint is saved at the end of each stage and not within one: an
+    interrupted stage starts again from its first step.
+
+    Where the latest checkpoint is missing or damaged, training goes on from the newest whole one of this configuration,
+    and a note says so.
 
     Raises
     ------
@@ -61,14 +66,16 @@ def train(config: Config, *, progress: Progress) -> TrainSummary:
     NetworkConfigError
         Scan, detector and target do not suit the network.
     CheckpointError
-        The latest checkpoint is damaged, or a new one cannot be written.
+        All checkpoints are damaged, or a new one cannot be written.
     TrainingDiverged
         A loss is no number any more.
     """
     started = time.monotonic()
     digest = stage_hash(config, "train")
-    found = _found(config, digest)
+    found = _found(config, digest, progress)
     stages = config.network.stages if config.network.name == "scanfield" else 1
+    if found is not None:
+        _write_log(config.run.folder, found.meta["history"])  # a kill may have come between checkpoint and log
     if found is not None and found.meta["stages_done"] == stages:
         return TrainSummary(found.folder, skipped=True, steps=found.meta["step"], history=found.meta["history"])
     torch.set_num_threads(thread_count(config))
@@ -86,17 +93,19 @@ def train(config: Config, *, progress: Progress) -> TrainSummary:
     return run.finish(stages, started)
 
 
-def _found(config: Config, digest: str) -> Checkpoint | None:
-    """The latest checkpoint of this very configuration, if there is one; of another one only the notes are read."""
+def _found(config: Config, digest: str, progress: Progress) -> Checkpoint | None:
+    """The checkpoint of this very configuration to go on from, if there is one; what is wrong with others is said."""
     folder = checkpoint_folder(config)
-    if not (folder / "latest").is_file():
-        return None
     try:
-        if read_meta(find_checkpoint(folder))["config_hash"] != digest:
-            return None
-        return load_checkpoint(folder)
+        found, problems = recover_checkpoint(folder, digest)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; to train from the start, remove {folder}") from error
+        raise CheckpointError(
+            f"{error}; no whole checkpoint of this configuration is left: to train from the start, remove {folder}"
+        ) from error
+    if problems:
+        instead = "training starts anew" if found is None else f"{found.folder.name} is used instead"
+        progress.note(f"WARNING: {'; '.join(problems)}; {instead}")
+    return found
 
 
 @dataclass
@@ -177,15 +186,16 @@ class _Run:
             meta,
             dump_yaml(self.config.model_dump(mode="json")),
         )
-        # Last, so that a stage which is trained again after a kill is not in the log twice.
-        _append_log(self.config.run.folder, record)
+        _write_log(self.config.run.folder, self.history)
         return saved
 
 
-def _append_log(folder: Path, record: StageHistory) -> None:
-    """One JSON line for each logged step, for programs that read along."""
+def _write_log(folder: Path, history: list[dict[str, Any]]) -> None:
+    """One JSON line for each logged step, for programs that read along.
+
+    The whole file each time, from the history of the checkpoint: no step is in it twice, and none is torn.
+    """
     path = folder / "log" / "rank-0.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as stream:
-        for row in record.rows():
-            stream.write(json.dumps(row) + "\n")
+    rows = [row for record in history for row in StageHistory(**record).rows()]
+    replace_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())

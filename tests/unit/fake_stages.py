@@ -69,7 +69,7 @@ class FakeStages:
         self.done.append("report")
         path = folder / "report" / "index.html"
         path.parent.mkdir(exist_ok=True)
-        path.write_text("<html>")
+        path.write_text("<html></html>\n")
         return path
 
 

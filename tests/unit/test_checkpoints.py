@@ -15,7 +15,13 @@ import pytest
 import torch
 from torch import nn
 
-from stemdl.checkpoints import CheckpointError, find_checkpoint, load_checkpoint, read_meta, save_checkpoint
+from stemdl.checkpoints import (
+    CheckpointError,
+    find_checkpoint,
+    load_checkpoint,
+    read_meta,
+    save_checkpoint,
+)
 from stemdl.errors import UserError
 
 TOUCHES_THE_DISK = ("mkdir", "open", "write", "fsync", "replace", "rename", "unlink", "rmdir")
@@ -26,7 +32,7 @@ def weights(value: float) -> dict[str, torch.Tensor]:
 
 
 def save(folder: Path, value: float, step: int = 10, **notes: Any) -> Path:
-    meta = {"config_hash": f"c{value:g}", "stages_done": 1, "history": [{"loss": value}], **notes}
+    meta = {"config_hash": "c", "stages_done": 1, "history": [{"loss": value}], **notes}
     return save_checkpoint(folder, step, weights(value), meta, f"value: {value:g}\n")
 
 
@@ -35,7 +41,6 @@ def value_of(folder: Path) -> float:
     found = load_checkpoint(folder)
     value = float(found.weights["scale_v_angstrom"])
     assert torch.equal(found.weights["layer.weight"], torch.full((3, 2), value))
-    assert found.meta["config_hash"] == f"c{value:g}"
     assert found.meta["history"] == [{"loss": value}]
     assert (found.folder / "config.yaml").read_text() == f"value: {value:g}\n"
     return value
@@ -120,6 +125,23 @@ class TestSaving:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", names[2]]
         assert names == ["step-0000010", "step-0000010.1", "step-0000010"]
 
+    def test_the_same_step_of_another_configuration_is_kept(self, tmp_path: Path) -> None:
+        old = save(tmp_path, 1, 10, config_hash="other")
+        new = save(tmp_path, 2, 10)
+        assert (value_of(old), value_of(new), value_of(tmp_path)) == (1, 2, 2)
+
+    def test_a_damaged_one_of_the_same_step_is_put_aside(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for number in (1, 2):
+            (save(tmp_path, number) / "weights.pt").write_bytes(b"damaged")
+        save(tmp_path, 3)
+        assert value_of(tmp_path) == 3
+        aside = sorted(tmp_path.glob("step-*.damaged-*"))
+        assert [path.name for path in aside] == ["step-0000010.1.damaged-1", "step-0000010.damaged-1"]
+        assert all((path / "weights.pt").read_bytes() == b"damaged" for path in aside)
+        assert "kept as step-0000010.damaged-1" in caplog.text
+
     def test_weights_of_a_training_come_without_their_graph(self, tmp_path: Path) -> None:
         parameter = nn.Parameter(torch.ones(2))
         meta = {"config_hash": "c", "stages_done": 1, "history": []}
@@ -178,7 +200,7 @@ class TestKill:
         monkeypatch.setattr("stemdl.checkpoints.shutil.rmtree", busy)
         save(tmp_path, 2)
         assert value_of(tmp_path) == 2
-        assert "step-0000010: no longer needed, and could not be removed" in caplog.text
+        assert "no longer needed, and could not be removed" in caplog.text
 
 
 class TestDamage:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import types
@@ -164,7 +166,8 @@ def test_our_fault_without_a_run_folder_shows_the_traceback(
     [
         (KeyboardInterrupt(), 130, "run the same command again"),
         (ShardError("shard-00000-00001.h5: truncated"), 2, "shard-00000-00001.h5: truncated"),
-        (OSError(28, "No space left on device", "shard"), 2, "No space left on device"),
+        (OSError(28, "No space left on device", "shard"), 2, "No space left on device: 'shard'"),
+        (OSError(28, "No space left on device"), 2, "run: [Errno 28] No space left on device"),
         (OSError(5, "Input/output error"), 1, "fault of stemdl"),
     ],
 )
@@ -177,7 +180,7 @@ def test_what_a_stage_raises_decides_the_exit_code(
     said: str,
 ) -> None:
     stages.fail_in, stages.error = "simulate", error
-    assert main(arguments("run", tmp_path)) == code
+    assert main(arguments("run", tmp_path / "run")) == code
     assert said in capsys.readouterr().err
 
 
@@ -254,5 +257,60 @@ def test_a_reader_that_leaves_early_is_no_fault() -> None:
     done.stdout.close()
     with done.stderr:
         err = done.stderr.read()
-    assert done.wait(timeout=60) == 0, err
+    assert done.wait(timeout=60) == 141, err
+    assert err == ""
+
+
+def test_the_file_of_the_user_in_the_run_folder_is_never_overwritten(
+    tmp_path: Path, stages: fake_stages.FakeStages, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    text = re.sub(r"folder: \S+", "folder: .  # here", QUICKSTART.read_text(), count=1)
+    assert "# here" in text
+    file.write_text(text)
+    assert main(["simulate", str(file), "--set", "simulation.samples=4"]) == 2
+    err = capsys.readouterr().err
+    assert "--set (simulation.samples=4)" in err
+    assert str(file) in err
+    assert stages.done == []
+    assert main(["simulate", str(file)]) == 0
+    assert file.read_text() == text, "the same configuration is not written again: comments stay"
+
+
+def test_sigterm_keeps_what_is_complete_and_ends_with_143(
+    tmp_path: Path, stages: fake_stages.FakeStages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal came too late")
+
+    monkeypatch.setattr(sys.modules["stemdl.train.loop"], "train", train)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(arguments("run", tmp_path)) == 143
+    assert "what is complete is kept" in capsys.readouterr().err
+    records = json.loads((tmp_path / "stages.json").read_text())
+    assert (records["simulate"]["complete"], records["train"]["complete"]) == (True, False)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_run_whose_reader_has_gone_is_not_done(tmp_path: Path) -> None:
+    code = (
+        "import sys, pytest, fake_stages\nfrom stemdl.cli import main\n"
+        "fake_stages.install(pytest.MonkeyPatch())\n"
+        f"sys.exit(main({arguments('run', tmp_path)!r}))"
+    )
+    done = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'unit'}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert done.stdout is not None
+    assert done.stderr is not None
+    done.stdout.close()
+    with done.stderr:
+        err = done.stderr.read()
+    assert done.wait(timeout=60) == 141, err
     assert err == ""

@@ -11,6 +11,7 @@ from stemdl.doctor.launchers import check_launcher, check_mpi
 from stemdl.doctor.machine import check_cpu, check_memory, cpu_quota, memory_limit, usable_cores
 from stemdl.doctor.storage import burst_buffer_candidates, check_locking, check_storage, file_system_of
 from stemdl.errors import UserError
+from stemdl.launch import refuse_several_ranks
 
 MOUNTS = """\
 21 1 254:0 / / rw - ext4 /dev/vda rw
@@ -86,29 +87,69 @@ def test_usable_cores() -> None:
 
 
 def test_the_launcher_is_taken_from_one_complete_set() -> None:
-    slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"}
     answer = check_launcher(slurm)
     assert answer.figures == {"job": "Slurm 77", "launcher": "srun (Slurm)", "rank": 3, "size": 8}
-    assert [line.level for line in answer.lines] == ["ok"]
+    assert [line.level for line in answer.lines] == ["warning"]
+    assert "once per machine" in answer.lines[0].follows
+    alone = check_launcher({**slurm, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"})
+    assert [line.level for line in alone.lines] == ["ok"]
     assert check_launcher({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8"}).figures["launcher"] is None
     assert check_launcher({}).figures == {"job": None, "launcher": None, "rank": None, "size": None}
 
 
 def test_launchers_that_disagree_are_named() -> None:
-    both = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
-    both |= {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "2"}
+    both = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEPID": "0"}
+    both |= {"PMI_RANK": "2", "PMI_SIZE": "4"}
     answer = check_launcher(both)
     assert answer.figures["size"] == 4
     assert answer.lines[-1].level == "warning"
     assert "srun (Slurm): 1" in answer.lines[-1].fact
 
 
+STEP = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "launcher"),
+    [
+        (STEP, "srun"),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEPID": "0"}, "srun"),
+        ({"RANK": "0", "WORLD_SIZE": "4"}, "torchrun"),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, "Open MPI"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "MPICH"),
+        ({"PALS_RANKID": "0", "PMI_SIZE": "4"}, "PALS"),
+        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "4"}, "jsrun"),
+        ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "4"}, "flux"),
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "1", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, "Open MPI"),
+    ],
+)
+def test_several_ranks_are_refused(environment: dict[str, str], launcher: str) -> None:
+    with pytest.raises(UserError, match=f"{launcher}.*found 4 ranks, allowed 1 .*once per machine"):
+        refuse_several_ranks(environment)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # the shell of sbatch or salloc
+        {**STEP, "SLURM_STEP_ID": str(0xFFFFFFFB)},  # the batch step, by its number
+        {**STEP, "SLURM_STEP_NUM_TASKS": "1"},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "4"},  # exported by a script, no launcher
+    ],
+)
+def test_one_rank_is_not_refused(environment: dict[str, str]) -> None:
+    refuse_several_ranks(environment)
+
+
 @pytest.mark.parametrize(
     ("result", "level"),
     [
         (subprocess.CompletedProcess([], 0, "Some MPI 5.0\nmore\n", ""), "ok"),
-        (subprocess.CompletedProcess([], 1, "", "Traceback\nRuntimeError: cannot load MPI library\n"), "warning"),
-        (subprocess.TimeoutExpired([], 30), "warning"),
+        (subprocess.CompletedProcess([], 1, "", "Traceback\nRuntimeError: cannot load MPI library\n"), "note"),
+        (subprocess.TimeoutExpired([], 30), "note"),
     ],
 )
 def test_a_broken_mpi_is_told_from_a_working_one(
@@ -124,6 +165,7 @@ def test_a_broken_mpi_is_told_from_a_working_one(
     monkeypatch.setattr(subprocess, "run", run)
     answer = check_mpi()
     assert answer.lines[0].level == level
+    assert "not used by this version" in answer.lines[0].follows
     assert (answer.figures["library"] == "Some MPI 5.0") == (level == "ok")
 
 

@@ -14,6 +14,7 @@ from data_gen.worklist import parts
 from stemdl.checkpoints import CheckpointError, load_checkpoint
 from stemdl.config import Config, load_config
 from stemdl.errors import UserError
+from stemdl.models.predictor import Predictor
 from stemdl.reconstruct.baselines import BACK_PROJECTION, COM, MEAN, iterated_name
 from stemdl.reconstruct.emd import read_emd
 from stemdl.reconstruct.held_out import map_name, reconstruct_held_out
@@ -96,6 +97,41 @@ def test_the_files_hold_what_was_scored(config: Config) -> None:
                 assert found.nrmse == pytest.approx(figures["nrmse"], rel=1e-5), name
             units = {emd.maps[map_name(name)].units for name in NAMES}
             assert units == {emd.maps["error"].units} == {"V Å"}
+
+
+def test_the_files_say_how_they_were_recorded(config: Config) -> None:
+    reconstruct_held_out(config, progress=Recorder())
+    metadata = read_emd(output(config) / "field-00000.emd").metadata
+    row = json.loads((output(config) / "fields.json").read_text())["fields"][0]
+    assert metadata["energy_kev"] == config.microscope.energy_kev
+    assert metadata["semiangle_mrad"] == config.microscope.semiangle_mrad
+    assert metadata["defocus_angstrom"] == config.microscope.defocus_angstrom
+    assert metadata.get("dose_e_per_a2") == config.detector.dose_e_per_a2
+    assert metadata.get("zone_axis") == row["zone_axis"]
+    assert metadata["error_is"] == "reconstruction minus truth"
+    assert metadata["uncertainty_is"].startswith("standard deviation")
+
+
+def test_without_the_average_no_uncertainty_is_claimed(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "x")
+    config = load_config(tmp_path / "x" / "config.yaml", ["reconstruct.symmetry_average=false"])
+    save_untrained(config)  # the training takes the average of one stage as the start of the next
+    reconstruct_held_out(config, progress=Recorder())
+    emd = read_emd(output(config) / "field-00000.emd")
+    assert emd.uncertainty is None
+    assert emd.metadata["uncertainty_is"] == "not estimated"
+
+
+def test_the_count_of_passes_is_complete_without_physics_too(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    predict = Predictor.predict
+
+    def uncounted(*args: Any, done: Any, **keys: Any) -> Any:
+        return predict(*args, **keys)
+
+    monkeypatch.setattr(Predictor, "predict", uncounted)
+    progress = Recorder()
+    reconstruct_held_out(config, progress=progress)
+    assert progress.done[-1] == progress.started[0][1] == 10
 
 
 def test_the_same_input_gives_the_same_bytes(config: Config) -> None:

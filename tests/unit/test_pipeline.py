@@ -14,8 +14,10 @@ from rich.console import Console
 import fake_stages
 from stemdl.config import Config
 from stemdl.config.loader import load_config, save_config
+from stemdl.errors import UserError
 from stemdl.pipeline import PreflightError, run
 from stemdl.run_folder import RunFolderError, differences, locked, prepare, record_stage
+from stemdl.shards import ShardError
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = ["simulate", "train", "reconstruct", "report"]
@@ -252,3 +254,67 @@ def test_a_changed_cif_file_is_named(tmp_path: Path, stages: fake_stages.FakeSta
     (cifs / "one.cif").write_text("data_other\n")
     with pytest.raises(RunFolderError, match=r"crystals\.cif_folders: CIF files as they were there"):
         prepare(config, fresh=False)
+
+
+@pytest.mark.parametrize("damaged", ["{", "[]", '{"train": null}', '{"train": {"seconds": "1"}}'])
+def test_a_damaged_record_of_times_is_said_and_begun_again(
+    tmp_path: Path, stages: fake_stages.FakeStages, console: Console, damaged: str
+) -> None:
+    run(quickstart(tmp_path), console)
+    (tmp_path / "stages.json").write_text(damaged)
+    run(quickstart(tmp_path), console)
+    assert "stages.json: damaged" in printed(console)
+    assert (tmp_path / "stages-damaged.json").read_text() == damaged
+    assert list(read(tmp_path / "stages.json")) == ALL
+
+
+@pytest.mark.parametrize("name", ["shards", "checkpoints", "reconstructions", "report"])
+def test_a_file_in_place_of_a_folder_is_said_before_work(
+    tmp_path: Path, stages: fake_stages.FakeStages, console: Console, name: str
+) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(RunFolderError, match=f"{name}: a file"):
+        run(quickstart(tmp_path), console)
+    assert stages.done == []
+
+
+def test_a_page_that_is_cut_off_is_drawn_again(
+    tmp_path: Path, stages: fake_stages.FakeStages, console: Console
+) -> None:
+    run(quickstart(tmp_path), console)
+    for cut in ("", "<html><body>"):
+        (tmp_path / "report" / "index.html").write_text(cut)
+        stages.done.clear()
+        run(quickstart(tmp_path), console)
+        assert stages.done == ["report"]
+
+
+def test_fresh_moves_no_checkpoint_without_a_training_set(
+    tmp_path: Path, stages: fake_stages.FakeStages, console: Console
+) -> None:
+    run(quickstart(tmp_path), console)
+    (tmp_path / "shards" / "manifest.jsonl").unlink()
+    with pytest.raises(ShardError, match="no shard is sealed"):
+        run(quickstart(tmp_path, "train.lr=1e-3"), console, stages=("train",), fresh=True)
+    assert (tmp_path / "checkpoints").is_dir()
+    assert not (tmp_path / "old-1").exists()
+
+
+def test_a_folder_that_is_not_writable_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(RunFolderError, match="is not writable"), locked(tmp_path):
+        pass
+
+
+def test_several_ranks_are_refused_before_anything_is_done(
+    tmp_path: Path, stages: fake_stages.FakeStages, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="2"):
+        run(quickstart(tmp_path / "run"), console)
+    assert stages.done == []
+    assert not (tmp_path / "run").exists()

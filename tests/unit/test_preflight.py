@@ -10,6 +10,7 @@ import pytest
 from minimal_config import MINIMAL
 from stemdl.config import Config, load_config
 from stemdl.preflight import Finding, format_findings, preflight
+from stemdl.preflight.limits import check_limits
 from stemdl.preflight.network import check_dose, check_network, check_scanfield, check_training
 from stemdl.preflight.optics import check_probe, check_units
 from stemdl.preflight.sampling import check_detector, check_grids
@@ -31,6 +32,7 @@ def physics_checks(config: Config, ranks: int = 1) -> list[Finding]:
     """All checks that depend neither on this machine nor on the library."""
     return [
         *check_units(config),
+        *check_limits(config),
         *check_slices(config),
         *check_grids(config),
         *check_detector(config),
@@ -311,3 +313,5 @@ def test_format_is_aligned_and_complete() -> None:
     assert lines[-2].strip() == "key   specimen.box_angstrom"
     assert lines[-1] == "2 checks: 1 ok, 0 warnings, 1 error"
     assert format_findings([]).startswith("0 checks")
+    assert format_findings(findings[:1]).splitlines()[-1].startswith("1 check: 1 ok")
+    assert format_findings(findings[::-1], width=80).splitlines() == lines  # the worst come last

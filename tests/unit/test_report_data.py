@@ -118,6 +118,13 @@ def test_without_metrics_the_figures_of_the_reconstruction_are_shown(config: Con
     assert dict(data.seconds) == {}
 
 
+@pytest.mark.parametrize("damaged", ["[1]", '{"seconds": 5}', '{"seconds": {"train": null}}', "{"])
+def test_damaged_metrics_are_named(config: Config, damaged: str) -> None:
+    (config.run.folder / "metrics.json").write_text(damaged)
+    with pytest.raises(RunFolderIncomplete, match=r"metrics\.json is damaged"):
+        collect(config)
+
+
 def test_what_is_missing_or_damaged_is_named(config: Config) -> None:
     folder = config.run.folder / "reconstructions"
     worst = collect(config).shown[-1].record.field

@@ -253,3 +253,42 @@ def test_a_living_writer_of_the_same_rank_is_not_run_over(tmp_path: Path) -> Non
         pytest.raises(SimulationError, match=r"another writer of rank 0 .* is alive"),
     ):
         simulate(config, progress=Recorder())
+
+
+def test_lost_shards_are_named_and_made_again(tmp_path: Path, reference: Arrays) -> None:
+    config = small_config(tmp_path)
+    simulate(config, progress=Recorder())
+    folder = config.run.folder / "shards" / "train"
+    manifest = (folder / "manifest.jsonl").read_bytes()
+    gone, cut, *_ = (entry.file for entry in read_manifest(folder))
+    (folder / gone).unlink()
+    (folder / cut).write_bytes((folder / cut).read_bytes()[:-1])
+    progress = Recorder()
+    summary = simulate(config, progress=progress)
+    assert (summary.skipped, summary.train_samples) == (False, 9)
+    (note,) = progress.notes
+    assert gone in note
+    assert cut in note
+    assert (folder / "manifest-1.jsonl").read_bytes() == manifest
+    assert content(config.run.folder) == reference
+    assert simulate(config, progress=Recorder()).skipped
+
+
+def test_the_remedy_of_a_flipped_byte_and_of_a_garbage_line_works(tmp_path: Path, reference: Arrays) -> None:
+    config = small_config(tmp_path)
+    simulate(config, progress=Recorder())
+    folder = config.run.folder / "shards" / "train"
+    path = folder / read_manifest(folder)[0].file
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ShardError, match=r"remove .*\.h5 and run `stemdl simulate` again: its .* made anew$"):
+        ShardSet(folder, verify="hash")
+    path.unlink()
+    simulate(config, progress=Recorder())
+    with (folder / "manifest.jsonl").open("a") as stream:
+        stream.write("garbage\n")
+    with pytest.raises(ShardError, match=r"delete .*manifest\.jsonl and run `stemdl simulate` again"):
+        simulate(config, progress=Recorder())
+    (folder / "manifest.jsonl").unlink()
+    assert simulate(config, progress=Recorder()).skipped
+    assert content(config.run.folder) == reference

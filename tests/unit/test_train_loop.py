@@ -197,14 +197,57 @@ class TestGoingOn:
         summary = run(other)
         assert not summary.skipped
         assert load_checkpoint(checkpoint_folder(other)).meta["config_hash"] == stage_hash(other, "train")
+        text = (tmp_path / "log" / "rank-0.jsonl").read_text()
+        rows = [json.loads(line) for line in text.splitlines()]
+        assert len({(row["event"], row["stage"], row["step"]) for row in rows}) == len(rows) == 10
 
     @pytest.mark.parametrize("name", ["weights.pt", "meta.json"])
-    def test_a_damaged_checkpoint_is_named_with_what_to_do(self, tmp_path: Path, name: str) -> None:
+    def test_of_a_damaged_checkpoint_it_goes_back_to_the_one_before(
+        self, finished: tuple[Config, TrainSummary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
         config = prepared(tmp_path)
         path = run(config).checkpoint / name
-        path.write_bytes(path.read_bytes()[:-30])
-        with pytest.raises(CheckpointError, match=rf"{name}: damaged.*; to train from the start, remove {tmp_path}"):
+        content = path.read_bytes()[:-30]
+        path.write_bytes(content)
+        progress, trained = Remembering(), interrupt_in_stage(monkeypatch, 99)
+        train(config, progress=progress)
+        assert trained == [1]
+        assert any(
+            note.startswith("WARNING: ") and f"{name}: damaged" in note and "step-0000006 is used instead" in note
+            for note in progress.notes
+        )
+        assert bits(config) == bits(finished[0])
+        assert (checkpoint_folder(config) / "step-0000012.damaged-1" / name).read_bytes() == content
+        logs = [folder / "log" / "rank-0.jsonl" for folder in (tmp_path, finished[0].run.folder)]
+        assert logs[0].read_text() == logs[1].read_text()
+
+    def test_where_all_are_damaged_it_says_what_to_do(self, tmp_path: Path) -> None:
+        config = prepared(tmp_path)
+        run(config)
+        paths = sorted(checkpoint_folder(config).glob("step-*/weights.pt"))
+        for path in paths:
+            path.write_bytes(b"damaged")
+        with pytest.raises(CheckpointError, match=rf"pt: damaged.*; .*: to train from the start, remove {tmp_path}"):
             run(config)
+        assert [path.read_bytes() for path in paths] == [b"damaged"] * 2
+
+    def test_without_the_name_of_the_latest_nothing_is_trained_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = prepared(tmp_path)
+        summary = run(config)
+        (checkpoint_folder(config) / "latest").unlink()
+        log = tmp_path / "log" / "rank-0.jsonl"
+        whole = log.read_text()
+        log.write_text(whole[:-20])
+        monkeypatch.setattr(loop_module, "load_training_fields", None)
+        progress = Remembering()
+        again = train(config, progress=progress)
+        assert again.skipped
+        assert again.checkpoint == summary.checkpoint
+        assert any("latest is missing; step-0000012 is used instead" in note for note in progress.notes)
+        assert load_checkpoint(checkpoint_folder(config)).folder == summary.checkpoint
+        assert log.read_text() == whole
 
     def test_weights_of_another_network_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """As after a change of the program: the configuration is the same, the network is not."""

@@ -59,7 +59,7 @@ def check_complete(process: Process, folder: Path) -> None:
     assert metrics["unseen"]["fields"] == 3
     for name in ("pearson_r", "nrmse", "ssim", "frc"):
         assert np.isfinite(metrics["unseen"][name]["median"])
-    assert len(metrics["baselines"]) == 4
+    assert (len(metrics["baselines"]), len(metrics["physics_alone"])) == (3, 1)
     for figures in metrics["baselines"].values():
         assert np.isfinite([figures["pearson_r"]["median"], figures["nrmse"]["median"]]).all()
     assert list(metrics["seconds"]) == list(STAGES)

@@ -52,14 +52,24 @@ def field_physics(
             return physics.first(patterns, thickness)
         return physics.after(patterns, thickness, torch.from_numpy(start[0][index]), start[1].box[index])
 
-    results = []
+    whole: FieldPhysics | None = None
     with one_thread_per_operation(), ThreadPoolExecutor(threads) as pool:
-        for count, result in enumerate(pool.map(one, range(len(amplitude))), start=1):
-            results.append(result)
+        for index, result in enumerate(pool.map(one, range(len(amplitude)))):
+            if whole is None:
+                whole = _room_for(result, len(amplitude))
+            # Copied at once: small results kept among the large temporaries of the next fields would pin the memory
+            # around them, two thirds of a MiB a field.
+            whole.pictures[index] = result.pictures
+            whole.box[index] = result.box
             if done is not None:
-                done(count)
+                done(index + 1)
+    assert whole is not None, "no fields"
+    return whole
+
+
+def _room_for(result: FieldPhysics, count: int) -> FieldPhysics:
     return FieldPhysics(
-        torch.stack([result.pictures for result in results]), torch.stack([result.box for result in results])
+        result.pictures.new_empty((count, *result.pictures.shape)), result.box.new_empty((count, *result.box.shape))
     )
 
 

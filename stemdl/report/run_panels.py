@@ -56,8 +56,8 @@ def _strip(
     note: str,
 ) -> Panel:
     height = 13.0 * len(order) + 8
-    figure = blank(WIDTH, height + 70)
-    axes = axes_at(figure, 92, 30, WIDTH - 112, height)
+    figure = blank(WIDTH, height + 84)
+    axes = axes_at(figure, 92, 44, WIDTH - 112, height)  # the legend takes two lines above
     rows = {formula: index for index, formula in enumerate(order)}
     drawn = [record for record in records if record.formula in rows]
     y = [rows[record.formula] for record in drawn]
@@ -84,7 +84,7 @@ def _strip(
     axes.set_xlabel(label)
     axes.tick_params(axis="y", length=0)
     axes.grid(True)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.42, 1.0), ncols=4, columnspacing=1.0, handletextpad=0.2)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.42, 1.0), ncols=3, columnspacing=1.0, handletextpad=0.2)
     best, worst = order[-1], order[0]
     description = f"{title}: one dot a field, {len(order)} materials from {worst} (worst) to {best} (best)"
     return Panel(to_svg(figure, description, f"by-material-{metric.replace('_', '-')}"), title, note)

@@ -7,7 +7,6 @@ Beside the shards of the two parts, `shards/refused.json` lists the crystals tha
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,6 +18,7 @@ from data_gen.workers import Failure, Share, SimulationError, SimulationFault, r
 from data_gen.worklist import Part, PartName, items_left, parts
 from stemdl.atomic_files import replace_atomically
 from stemdl.config import Config, stage_hash
+from stemdl.launch import allowed_cores
 from stemdl.progress import Progress
 from stemdl.shards import ShardWriter, drop_lost, ranks_left_behind
 
@@ -95,7 +95,7 @@ def simulate(config: Config, *, progress: Progress) -> SimulationSummary:
 
 def worker_count(config: Config) -> int:
     """Processes to use on this machine."""
-    return config.simulation.workers or len(os.sched_getaffinity(0))
+    return config.simulation.workers or allowed_cores()
 
 
 def _settle(config: Config, part: Part, digest: str, progress: Progress) -> None:

@@ -1,7 +1,8 @@
-"""Who started this process: the ranks that a launcher (srun, mpirun, jsrun, torchrun, flux) announces."""
+"""What this process was given: cores, and the ranks a launcher (srun, mpirun, jsrun, torchrun, flux) announces."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,6 +28,11 @@ class Rank:
     launcher: str
     rank: int
     size: int
+
+
+def allowed_cores() -> int:
+    """Cores that this process may run on; all of the machine's where the system keeps no such mask (macOS)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def announced_ranks(environment: Mapping[str, str]) -> list[Rank]:

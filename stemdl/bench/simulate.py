@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -19,6 +18,7 @@ from data_gen.sample import draw_specimen
 from data_gen.specimen import Specimen, displaced
 from data_gen.worklist import parts
 from stemdl.config import Config
+from stemdl.models.predictor import one_thread_per_operation
 from stemdl.physics.multislice import transmission
 from stemdl.progress import Progress, SilentProgress
 
@@ -158,7 +158,7 @@ def bench_simulate(
     chosen = _specimens(config, specimens)
     times = {name: _Times() for name in engines}
     parts_: list[TorchParts] = []
-    with _one_thread():
+    with one_thread_per_operation():
         progress.start("bench simulate", (repeats + 1) * len(chosen), "specimens")
         for turn in range(repeats + 1):
             for number, specimen in enumerate(chosen):
@@ -195,16 +195,6 @@ def _specimens(config: Config, count: int) -> list[Specimen]:
         at_rest, _ = draw_specimen(config, part, item)
         chosen.append(displaced(at_rest, sigma, (config.run.seed, int(part.phonon_purpose), item, 0)))
     return chosen
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _time_sample(engine: Engine, specimen: Specimen, setup: ImagingSetup) -> tuple[float, float, float]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from stemdl.doctor.answer import Answer, Line
 from stemdl.doctor.machine import GIB, cpu_quota, usable_cores
+from stemdl.launch import allowed_cores
 
 FFT_PIXELS = 96  # the quickstart's grid: 24 Å at 0.25 Å
 FFT_PROBES = 16
@@ -22,8 +23,7 @@ def check_threads() -> Answer:
     import torch
 
     threads = torch.get_num_threads()
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    usable = usable_cores(affinity, cpu_quota())
+    usable = usable_cores(allowed_cores(), cpu_quota())
     setting = os.environ.get("OMP_NUM_THREADS")
     figures = {"torch_threads": threads, "omp_num_threads": setting, "usable_cores": usable}
     fact = f"torch takes {threads} {'thread' if threads == 1 else 'threads'}"

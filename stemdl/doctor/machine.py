@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from stemdl.doctor.answer import Answer, Line
+from stemdl.launch import allowed_cores
 from stemdl.versions import installed_versions
 
 GIB = 1024**3
@@ -31,7 +32,7 @@ def check_python() -> Answer:
 def check_cpu(root: Path = Path("/")) -> Answer:
     """Cores of the machine and those this process may use: affinity and cgroup quota."""
     cores = os.cpu_count() or 1
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    affinity = allowed_cores()
     quota = cpu_quota(root)
     usable = usable_cores(affinity, quota)
     load = os.getloadavg()[0]

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from stemdl.doctor.machine import cpu_quota, memory_limit, usable_cores
+from stemdl.launch import allowed_cores
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
@@ -18,8 +19,7 @@ def memory_bytes(root: Path = Path("/")) -> int:
 
 def cores() -> int:
     """Cores that this process may use."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return usable_cores(affinity, cpu_quota())
+    return usable_cores(allowed_cores(), cpu_quota())
 
 
 def free_disk_bytes(folder: Path) -> tuple[Path, int]:

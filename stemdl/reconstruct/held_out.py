@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from stemdl.atomic_files import replace_atomically, sha256_file
 from stemdl.checkpoints import CheckpointError, find_checkpoint, load_checkpoint, read_meta
 from stemdl.config import Config, stage_hash
+from stemdl.launch import allowed_cores
 from stemdl.models.predictor import Prediction, Predictor
 from stemdl.models.registry import build_network
 from stemdl.models.symmetry import symmetries
@@ -129,7 +129,7 @@ def _predictor(config: Config, folder: Path) -> Predictor:
             "goes on from there"
         )
     checkpoint.restore(network)
-    threads = config.train.threads or len(os.sched_getaffinity(0))
+    threads = config.train.threads or allowed_cores()
     torch.set_num_threads(threads)
     return Predictor(config, network, threads=threads)
 
@@ -192,6 +192,7 @@ def _write_files(
     folder.mkdir(parents=True, exist_ok=True)
     # The spread over one symmetry alone would be zero everywhere, which is no estimate.
     estimated = config.reconstruct.symmetry_average and len(symmetries(config)) > 1
+    digest = stage_hash(config, "reconstruct")  # reads every CIF file: once, not for each field
     files = []
     for index, item in enumerate(fields.items):
         path = folder / f"field-{item:05d}.emd"
@@ -207,7 +208,7 @@ def _write_files(
             pixel_angstrom=config.target.pixel_angstrom,
             maps={name: EmdMap(picture.astype(np.float32), VOLT_ANGSTROM) for name, picture in maps.items()},
             metadata={
-                **_metadata(config, fields, index),
+                **_metadata(config, fields, index, digest),
                 "uncertainty_is": "standard deviation over the symmetries of the scan"
                 if estimated
                 else "not estimated",
@@ -218,7 +219,7 @@ def _write_files(
     return files
 
 
-def _metadata(config: Config, fields: Fields, index: int) -> dict[str, Any]:
+def _metadata(config: Config, fields: Fields, index: int, digest: str) -> dict[str, Any]:
     """What an EMD file says of a field and how it was recorded; without what is not known."""
     known = {
         "crystal": fields.crystals[index],
@@ -232,7 +233,7 @@ def _metadata(config: Config, fields: Fields, index: int) -> dict[str, Any]:
         "dose_e_per_a2": config.detector.dose_e_per_a2,
         "scan_step_angstrom": config.scan.step_angstrom,
         "error_is": "reconstruction minus truth",
-        "config_hash": stage_hash(config, "reconstruct"),
+        "config_hash": digest,
     }
     return {name: value for name, value in known.items() if value is not None}
 

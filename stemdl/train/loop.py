@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from stemdl.atomic_files import replace_atomically
 from stemdl.checkpoints import Checkpoint, CheckpointError, recover_checkpoint, save_checkpoint
 from stemdl.config import Config, stage_hash
 from stemdl.config.yaml_layer import dump_yaml
+from stemdl.launch import allowed_cores
 from stemdl.models.predictor import Predictor
 from stemdl.models.registry import build_network
 from stemdl.models.scan_physics import FieldPhysics
@@ -41,7 +41,7 @@ class TrainSummary:
 
 def thread_count(config: Config) -> int:
     """Threads of the training process."""
-    return config.train.threads or len(os.sched_getaffinity(0))
+    return config.train.threads or allowed_cores()
 
 
 def checkpoint_folder(config: Config) -> Path:

@@ -71,7 +71,7 @@ def test_every_item_is_made_once_whoever_makes_it(tmp_path: Path, reference: Arr
 
 
 def test_as_many_workers_as_cores_that_may_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_gen.generate.os, "sched_getaffinity", lambda _: {0, 3, 5})  # type: ignore[attr-defined]
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 3, 5})
     assert worker_count(small_config(tmp_path, "simulation.workers=0")) == 3
     assert worker_count(small_config(tmp_path, "simulation.workers=7")) == 7
 

@@ -16,7 +16,7 @@ class Section(BaseModel):
     )
 
 
-def _list_to_tuple(value: Any) -> Any:
+def list_to_tuple(value: Any) -> Any:
     """YAML and JSON know lists alone; the strict models keep tuples, which cannot change."""
     return tuple(value) if isinstance(value, list) else value
 
@@ -26,10 +26,10 @@ FilePath = Annotated[Path, Field(strict=False)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 PositiveInt = Annotated[int, Field(gt=0)]
-IntPair = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_list_to_tuple)]
-FloatRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(_list_to_tuple)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_list_to_tuple)]
-Paths = Annotated[tuple[FilePath, ...], BeforeValidator(_list_to_tuple)]
-Ints = Annotated[tuple[PositiveInt, ...], BeforeValidator(_list_to_tuple)]
-ZoneAxis = Annotated[tuple[int, int, int], BeforeValidator(_list_to_tuple)]
-ZoneAxes = Annotated[tuple[ZoneAxis, ...], Field(min_length=1), BeforeValidator(_list_to_tuple)]
+IntPair = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(list_to_tuple)]
+FloatRange = Annotated[tuple[PositiveFloat, PositiveFloat], BeforeValidator(list_to_tuple)]
+Names = Annotated[tuple[str, ...], BeforeValidator(list_to_tuple)]
+Paths = Annotated[tuple[FilePath, ...], BeforeValidator(list_to_tuple)]
+Ints = Annotated[tuple[PositiveInt, ...], BeforeValidator(list_to_tuple)]
+ZoneAxis = Annotated[tuple[int, int, int], BeforeValidator(list_to_tuple)]
+ZoneAxes = Annotated[tuple[ZoneAxis, ...], Field(min_length=1), BeforeValidator(list_to_tuple)]

@@ -12,7 +12,7 @@ from stemdl.atomic_files import sha256_file
 from stemdl.config.root import Config
 
 _SPECIMEN_TO_PATTERN = (
-    "crystals", "specimen", "microscope", "scan", "detector", "simulation", "held_out", "target",
+    "crystals", "specimen", "microscope", "scan", "detector", "vary", "simulation", "held_out", "target",
 )  # fmt: skip
 STAGE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "simulate": _SPECIMEN_TO_PATTERN,
@@ -22,8 +22,23 @@ STAGE_SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The sections of the configuration that decide the result of each stage."""
 
-_APPLIED_LATER: Mapping[str, tuple[tuple[str, str], ...]] = {"simulate": (("detector", "dose_e_per_a2"),)}
-"""Keys of those sections that a stage does not read: shards hold no noise, the dose is drawn when they are loaded."""
+_APPLIED_LATER: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "simulate": (
+        ("detector", "blur_sigma_pixels"),
+        ("detector", "dose_e_per_a2"),
+        ("detector", "dead_fraction"),
+        ("detector", "hot_fraction"),
+        ("detector", "hot_electrons"),
+        ("detector", "saturation_electrons"),
+        ("detector", "adu_per_electron"),
+        ("detector", "readout_sigma_adu"),
+        ("vary", "dose_e_per_a2"),
+    )
+}
+"""Keys of those sections that a stage does not read: shards hold what reaches the detector; what that makes of it is
+applied when they are loaded, so that one set serves many detectors."""
+
+_HOW_NOT_WHAT = ("workers", "probe_chunk", "samples_per_shard", "item_timeout_s", "rank_timeout_s")
 
 
 def stage_hash(config: Config, stage: str) -> str:
@@ -42,7 +57,7 @@ def config_hash(config: Config, sections: Sequence[str], leave_out: Sequence[tup
     picked = {name: data[name] for name in sections}
     if "crystals" in picked:
         picked["crystals"]["cif_folders"] = [_cif_content(folder) for folder in config.crystals.cif_folders]
-    for key in ("workers", "probe_chunk", "samples_per_shard"):
+    for key in _HOW_NOT_WHAT:
         picked.get("simulation", {}).pop(key, None)
     for section, key in leave_out:
         del picked[section][key]

@@ -33,6 +33,10 @@ class Scan(Section):
     """Number of probe positions, rows (y) before columns (x)."""
     step_angstrom: PositiveFloat
     """Distance between neighbouring positions in Å."""
+    jitter_sigma_angstrom: NonNegativeFloat = 0.0
+    """Scan noise: standard deviation in Å, per axis, of each position about its place in the raster."""
+    drift_angstrom: NonNegativeFloat = 0.0
+    """Drift of the specimen from the first position to the last in Å, in a direction drawn for each sample."""
 
     @property
     def field_angstrom(self) -> tuple[float, float]:
@@ -48,6 +52,18 @@ class Detector(Section):
     dk_per_angstrom: PositiveFloat
     """Reciprocal width of a detector pixel in 1/Å (without 2π)."""
     blur_sigma_pixels: NonNegativeFloat = 0.0
-    """Standard deviation in pixels of a Gaussian point spread of the detector."""
+    """Standard deviation in pixels of a Gaussian point spread of the detector; applied when samples are loaded."""
     dose_e_per_a2: PositiveFloat | None = None
     """Dose in electrons per Å²; counts per pattern are dose times step². Leave out (null) for no noise."""
+    dead_fraction: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the pixels that are dead and read zero; applied when samples are loaded, as all that follows."""
+    hot_fraction: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the pixels that are hot: they read `hot_electrons` on top, or the saturation where there is one."""
+    hot_electrons: PositiveFloat = 1000.0
+    """What a hot pixel reads in excess, in electrons."""
+    saturation_electrons: PositiveFloat | None = None
+    """Reading in electrons at which a pixel saturates; null for none. Needs a dose."""
+    adu_per_electron: PositiveFloat | None = None
+    """Gain: readings are rounded to whole ADU (analogue-digital units); null for no rounding. Needs a dose."""
+    readout_sigma_adu: NonNegativeFloat = 0.0
+    """Standard deviation of the readout noise in ADU; needs a gain."""

@@ -8,6 +8,8 @@ from stemdl.config.base import FilePath, Section
 from stemdl.config.instrument import Detector, Microscope, Scan
 from stemdl.config.network import Network, Reconstruct, Report, Train
 from stemdl.config.simulation import Crystals, HeldOut, Simulation, SpecimenSection, Target
+from stemdl.config.storage import BurstBuffer
+from stemdl.config.variation import Vary
 
 
 class Run(Section):
@@ -34,6 +36,8 @@ class Config(Section):
     """Probe positions."""
     detector: Detector
     """Pixelated detector."""
+    vary: Vary = Vary()
+    """Quantities drawn for every sample."""
     simulation: Simulation
     """The training set."""
     held_out: HeldOut
@@ -46,5 +50,7 @@ class Config(Section):
     """Its optimisation."""
     reconstruct: Reconstruct = Reconstruct()
     """Its application."""
+    burst_buffer: BurstBuffer = BurstBuffer()
+    """Fast storage of each node."""
     report: Report = Report()
     """The page that shows the run."""

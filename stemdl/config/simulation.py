@@ -31,6 +31,8 @@ class Crystals(Section):
     """Only these crystals, by name; empty means all."""
     exclude: Names = ()
     """Crystals to leave out, by name."""
+    balance: Literal["crystals", "materials"] = "crystals"
+    """What has equally many fields: every crystal, or every material (formula), however many crystals it has."""
     held_out_fraction: float = Field(default=0.2, gt=0, lt=1)
     """Share of the materials (by formula) kept for the test alone."""
 
@@ -91,6 +93,15 @@ class Simulation(Sampling):
     """Processes that simulate on this machine; 0 means one for each usable core."""
     probe_chunk: PositiveInt = 16
     """Probe positions propagated at once: bounds the memory."""
+    algorithm: Literal["auto", "multislice", "prism"] = "auto"
+    """How the torch engine makes patterns: "auto" takes of multislice and exact PRISM what its cost model says is
+    quicker for the sample."""
+    prism_interpolation: PositiveInt = 1
+    """PRISM's interpolation factor: 1 is exact, above it the probe sees a part of the box alone (an approximation)."""
+    item_timeout_s: PositiveFloat = 3600.0
+    """Longest time in s that one sample may take; beyond it, it is given up and named."""
+    rank_timeout_s: PositiveFloat = 120.0
+    """A rank that gives no sign of life for so long, in s, counts as lost; others do its samples."""
 
 
 class HeldOut(Sampling):

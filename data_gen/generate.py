@@ -1,4 +1,4 @@
-"""The simulation stage: every item that no sealed shard holds yet, by as many processes as there are cores.
+"""The simulation stage: every item that no sealed shard holds yet, by the processes of this machine or by MPI ranks.
 
 Beside the shards of the two parts, `shards/refused.json` lists the crystals that were not used, and
 `shards/failed.json` the items that could not be made, each with the reason.
@@ -8,21 +8,38 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from data_gen.engines.cost_model import estimated_seconds
+from data_gen.imaging import setup_for
 from data_gen.sample import axes_of
-from data_gen.workers import Failure, Share, SimulationError, SimulationFault, run_workers
-from data_gen.worklist import Part, PartName, items_left, parts
+from data_gen.sharing.coordinator import Coordinator
+from data_gen.sharing.crew import Crew, LocalCrew, StopAsked
+from data_gen.sharing.drive import Drive, Hub, Outcome
+from data_gen.sharing.item_log import cut_off_ranks
+from data_gen.sharing.maker import log_folder
+from data_gen.sharing.messages import ENDURING, Failure, Task
+from data_gen.worklist import Part, PartName, draw_thickness, items_left, parts
 from stemdl.atomic_files import replace_atomically
-from stemdl.config import Config, stage_hash
+from stemdl.config import Config, fingerprint, stage_hash
+from stemdl.errors import UserError
 from stemdl.launch import allowed_cores
 from stemdl.progress import Progress
 from stemdl.shards import ShardWriter, drop_lost, ranks_left_behind
+from stemdl.time_limit import TimeLimit
 
 __all__ = ["SimulationError", "SimulationFault", "SimulationSummary", "shard_folder", "simulate", "worker_count"]
+
+
+class SimulationError(UserError):
+    """The simulation cannot go on, for a reason that lies outside of this program."""
+
+
+class SimulationFault(RuntimeError):
+    """A fault of this program ended the simulation; names the rank or the item."""
+
 
 _SHOWN = 10  # of a long list of items
 
@@ -43,6 +60,10 @@ class SimulationSummary:
     held_out_crystals: int = 0
     seconds: float = 0.0
     skipped: bool = False
+    requeue: bool = False
+    """Ended by a limit of time, or by the scheduler's signal: the same command goes on where it stopped."""
+    outcome: Outcome = field(default_factory=Outcome)
+    """What became of the makers."""
 
 
 def shard_folder(config: Config, part: str) -> Path:
@@ -50,14 +71,18 @@ def shard_folder(config: Config, part: str) -> Path:
     return config.run.folder / "shards" / part
 
 
-def simulate(config: Config, *, progress: Progress) -> SimulationSummary:
+def simulate(
+    config: Config, *, progress: Progress, crew: Crew | None = None, limit: TimeLimit | None = None
+) -> SimulationSummary:
     """Make the training and the held-out samples that are still missing.
 
-    An item that cannot be made is counted, named and put on record; since it follows from configuration and number
+    crew: who makes them; the cores of this machine if left out. limit: when to seal what is made and stop.
+    An item that cannot be made is counted, named and put on record; where that follows from configuration and number
     alone, it is not tried again.
 
-    Raises CrystalSelectionError where the crystals cannot make two sets, SimulationError where a worker dies or all
-    items of a part failed, ShardError where a manifest is damaged; what is sealed stays, and the next call goes on.
+    Raises CrystalSelectionError where the crystals cannot make two sets, SimulationError where makers cannot write, all
+    of them died, or all items of a part failed, ShardError where a manifest is damaged; what is sealed stays, and the
+    next call goes on.
     """
     started = time.monotonic()
     both, refused = parts(config)
@@ -65,22 +90,21 @@ def simulate(config: Config, *, progress: Progress) -> SimulationSummary:
     folder = config.run.folder / "shards"
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "refused.json", [{"name": bad.name, "reason": bad.reason} for bad in refused])
+    for rank, at in cut_off_ranks(log_folder(config)).items():
+        progress.note(f"rank {rank} of an earlier run ended without a word, {at}; what it had not sealed is made again")
     failures = _read_failures(folder / "failed.json", digest)
-    known = {(failure.part, failure.item) for failure in failures}
-    left = {}
     for part in both:
         _settle(config, part, digest, progress)
-        items = items_left(part, shard_folder(config, part.name), digest)
-        left[part.name] = [item for item in items if (part.name, item) not in known]
-    skipped = not any(left.values())
-    if not skipped:
-        _make(config, both, left, digest, failures, progress)
+    left = _tasks_left(config, both, digest, [one.key for one in failures if one.kind in ENDURING])
+    outcome = Outcome()
+    if left:
+        failures = [one for one in failures if one.kind in ENDURING]  # the others are tried again
+        outcome = _make(config, both, left, digest, failures, progress, crew or LocalCrew(worker_count(config)), limit)
     _tell(failures, folder / "failed.json", progress)
-    sealed = [part.samples - len(items_left(part, shard_folder(config, part.name), digest)) for part in both]
-    for part, count in zip(both, sealed, strict=True):
-        if count == 0:
-            reasons = "; ".join(sorted({f"{one.crystal}: {one.reason}" for one in failures if one.part == part.name}))
-            raise SimulationError(f"none of the {part.samples} {part.name} fields could be made: {reasons}")
+    sealed = [_sealed_count(config, part, digest, outcome) for part in both]
+    requeue = bool(outcome.out_of_time or outcome.signal)
+    if not requeue:
+        _check_some_made(both, sealed, failures, outcome)
     return SimulationSummary(
         train_samples=sealed[0],
         held_out_samples=sealed[1],
@@ -89,13 +113,102 @@ def simulate(config: Config, *, progress: Progress) -> SimulationSummary:
         train_crystals=len(both[0].crystals),
         held_out_crystals=len(both[1].crystals),
         seconds=time.monotonic() - started,
-        skipped=skipped,
+        skipped=not left,
+        requeue=requeue,
+        outcome=outcome,
     )
 
 
 def worker_count(config: Config) -> int:
     """Processes to use on this machine."""
     return config.simulation.workers or allowed_cores()
+
+
+def _sealed_count(config: Config, part: Part, digest: str, outcome: Outcome) -> int:
+    """Samples of a part in the run folder, or on the nodes' own storage where they stay there."""
+    missing = items_left(part, shard_folder(config, part.name), digest)
+    return part.samples - sum((part.name, item) not in outcome.sealed for item in missing)
+
+
+def _check_some_made(
+    both: Sequence[Part], sealed: Sequence[int], failures: Sequence[Failure], outcome: Outcome
+) -> None:
+    """Raises where a part has not one sample: there would be nothing to go on with."""
+    for part, count in zip(both, sealed, strict=True):
+        if count == 0:
+            mine = [one for one in failures if one.part == part.name]
+            reasons = {f"{one.crystal}: {one.reason}" for one in mine} | {f"rank {n} {why}" for n, why in outcome.lost}
+            text = f"none of the {part.samples} {part.name} fields could be made: {'; '.join(sorted(reasons)[:_SHOWN])}"
+            raise SimulationFault(text) if any(one.kind == "fault" for one in mine) else SimulationError(text)
+
+
+def _tasks_left(
+    config: Config, both: Sequence[Part], digest: str, settled: Sequence[tuple[PartName, int]]
+) -> list[Task]:
+    """Every item that is not sealed and has not failed for good, with the time that it will take."""
+    known = set(settled)
+    tasks = []
+    for part in both:
+        setup = setup_for(config, part.sampling)
+        area = setup.grid.box_angstrom**2
+        for item in items_left(part, shard_folder(config, part.name), digest):
+            if (part.name, item) in known:
+                continue
+            crystal, thickness = part.crystal_of(item), draw_thickness(config, part, item)
+            atoms = crystal.density_atoms_per_a3() * area * thickness
+            seconds = estimated_seconds(setup, atoms, thickness, part.sampling.frozen_phonons)
+            tasks.append(Task(part, item, seconds))
+    return tasks
+
+
+def _make(
+    config: Config,
+    both: Sequence[Part],
+    tasks: Sequence[Task],
+    digest: str,
+    failures: list[Failure],
+    progress: Progress,
+    crew: Crew,
+    limit: TimeLimit | None,
+) -> Outcome:
+    """Have the crew make all tasks; failures are put on record as they come."""
+    total = sum(part.samples for part in both)
+    progress.start("simulate", total, "fields")
+    earlier = list(failures)
+
+    def put_on_record(new: Sequence[Failure]) -> None:
+        failures[:] = sorted([*earlier, *new], key=lambda failure: failure.key)
+        record = {"config_hash": digest, "failed": [asdict(failure) for failure in failures]}
+        _write_json(config.run.folder / "shards" / "failed.json", record)
+
+    coordinator = Coordinator(
+        tasks,
+        (),
+        item_timeout_s=config.simulation.item_timeout_s,
+        maker_timeout_s=config.simulation.rank_timeout_s,
+        now=time.monotonic(),
+        fingerprint=fingerprint(config),
+        all_first=config.burst_buffer.use,
+    )
+
+    def drive(hub: Hub, stop_asked: StopAsked) -> Outcome:
+        for number in hub.numbers:
+            coordinator.join(number, time.monotonic())
+        done = total - len(tasks)
+        return Drive(
+            coordinator, hub, progress, done=done, limit=limit, stop_asked=stop_asked, put_on_record=put_on_record
+        ).run()
+
+    put_on_record([])
+    outcome = crew.work(config, digest, len(tasks), drive)
+    progress.finish()
+    for broken in coordinator.broken:
+        raise (
+            SimulationFault(broken.text)
+            if broken.is_ours
+            else SimulationError(f"{broken.text}; sealed shards are kept, run the same command again")
+        )
+    return outcome
 
 
 def _settle(config: Config, part: Part, digest: str, progress: Progress) -> None:
@@ -119,34 +232,6 @@ def _settle(config: Config, part: Part, digest: str, progress: Progress) -> None
             pass
 
 
-def _make(
-    config: Config,
-    both: tuple[Part, Part],
-    left: Mapping[PartName, Sequence[int]],
-    digest: str,
-    failures: list[Failure],
-    progress: Progress,
-) -> None:
-    """Deal the items out and wait for all of them; failures are put on record as they come."""
-    total = sum(part.samples for part in both)
-    done = total - sum(len(items) for items in left.values())
-    progress.start("simulate", total, "fields")
-    progress.advance(done)
-    count = min(worker_count(config), total - done)
-    # Crystals take turns in a shuffled order, so a stride gives every worker the same mixture of costs.
-    shares = [[Share(part, tuple(left[part.name][rank::count])) for part in both] for rank in range(count)]
-    with closing(run_workers(config, shares, digest)) as messages:  # the workers end with this block, however it ends
-        for message in messages:
-            if isinstance(message, Failure):
-                failures.append(message)
-                failures.sort(key=lambda failure: (failure.part, failure.item))
-                record = {"config_hash": digest, "failed": [asdict(failure) for failure in failures]}
-                _write_json(config.run.folder / "shards" / "failed.json", record)
-            done += 1
-            progress.advance(done)
-    progress.finish()
-
-
 def _tell(failures: Sequence[Failure], path: Path, progress: Progress) -> None:
     """One line for each crystal and reason, with the items."""
     items: dict[tuple[str, str, str], list[int]] = {}
@@ -157,7 +242,9 @@ def _tell(failures: Sequence[Failure], path: Path, progress: Progress) -> None:
         more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
         progress.note(f"failed: {part} items {some}{more}: {crystal}: {reason}")
     if failures:
-        progress.note(f"failed: {len(failures)} items in all, listed in {path}; they are not tried again")
+        again = sum(failure.kind not in ENDURING for failure in failures)
+        more = f"; the next call tries {again} of them again" if again else "; they are not tried again"
+        progress.note(f"failed: {len(failures)} items in all, listed in {path}{more}")
 
 
 def _read_failures(path: Path, digest: str) -> list[Failure]:

@@ -1,7 +1,7 @@
-"""From a specimen at rest to recorded patterns: frozen phonons, finite source and detector blur around an engine.
+"""From a specimen at rest to what reaches the detector: frozen phonons, scan noise and finite source around an engine.
 
-Shot noise is not here: patterns are kept without it, and the dose is applied when they are loaded, so that one
-simulated field serves at any dose.
+What the detector makes of it is not here: blur, dose, dead and hot pixels, saturation and gain are applied when samples
+are loaded, so that one simulated set serves many detectors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from data_gen.specimen import Specimen, displaced
 from stemdl.config import Config
 from stemdl.config.simulation import Sampling
 from stemdl.errors import UserError
-from stemdl.physics.detector import blur_patterns, finite_source
+from stemdl.physics.detector import finite_source
 from stemdl.physics.grid import Grid
 from stemdl.physics.probe import Optics
 
@@ -28,11 +28,14 @@ class GridMismatch(UserError):
     """Box, pixels and detector of a configuration do not fit together."""
 
 
-def setup_for(config: Config, sampling: Sampling) -> ImagingSetup:
+def setup_for(
+    config: Config, sampling: Sampling, scan_offsets_angstrom: tuple[tuple[float, float], ...] = ()
+) -> ImagingSetup:
     """What an engine needs to know of a configuration, for the training set's sampling or the test's.
 
-    Raises GridMismatch where the box is not a whole number of pixels, or a detector pixel not a whole number of steps
-    1/box of the reciprocal grid.
+    scan_offsets_angstrom: what is added (y, x) to each position of the raster in Å; empty for none. Raises GridMismatch
+    where the box is not a whole number of pixels, or a detector pixel not a whole number of steps 1/box of the
+    reciprocal grid.
     """
     box = config.specimen.box_angstrom
     try:
@@ -49,6 +52,9 @@ def setup_for(config: Config, sampling: Sampling) -> ImagingSetup:
         slice_angstrom=sampling.slice_angstrom,
         parametrization=config.simulation.parametrization,
         probe_chunk=config.simulation.probe_chunk,
+        algorithm=config.simulation.algorithm,
+        prism_interpolation=config.simulation.prism_interpolation,
+        scan_offsets_angstrom=scan_offsets_angstrom,
     )
 
 
@@ -77,7 +83,8 @@ def image(
 
     seeds: one for each of `sampling.frozen_phonons` configurations, integers as for ``specimen.displaced``. Returns
     (sy, sx, qy, qx) float32, fractions of the incident beam. The order of averaging, source and detector does not
-    matter, all three being linear in the intensities (Loane, Xu and Silcox, Acta Cryst. A47, 267, 1991).
+    matter, all three being linear in the intensities (Loane, Xu and Silcox, Acta Cryst. A47, 267, 1991). The source is
+    a Gaussian over neighbouring positions of the raster, wherever scan noise has put them.
     Raises ValueError where the number of seeds is another than that of configurations.
     """
     if len(seeds) != sampling.frozen_phonons:
@@ -91,8 +98,7 @@ def image(
     assert total is not None
     mean = total / len(seeds)
     source = config.microscope.source_sigma_angstrom / setup.scan_step_angstrom
-    recorded = blur_patterns(finite_source(mean, (source, source)), config.detector.blur_sigma_pixels)
-    return np.asarray(recorded.numpy(), dtype=np.float32)
+    return np.asarray(finite_source(mean, (source, source)).numpy(), dtype=np.float32)
 
 
 def _binning(dk_per_angstrom: float, box_angstrom: float) -> int:

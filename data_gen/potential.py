@@ -22,33 +22,44 @@ from stemdl.physics.grid import Grid
 
 _ATOMS_AT_ONCE = 4096
 """Bounds the memory of the cosines: specimens may hold millions of atoms."""
+_SLAB_BYTES = (2**22, 2**28)
+"""Slices are made in slabs of so many bytes of products: on a CPU what its cache holds, elsewhere what keeps it busy."""
+_EXACT = 8
+"""Cosines are computed one by one up to this frequency index and at its doubles; products of these make the others."""
 
 
 @lru_cache(maxsize=256)
-def _form_factor(number: int, grid: Grid, parametrization: str) -> torch.Tensor:
+def _form_factor(number: int, grid: Grid, parametrization: str, device: torch.device) -> torch.Tensor:
     """(h, 1, h) float32, h = n // 2 + 1: projected-potential form factor over the area of the box in V·Å, k >= 0."""
-    k = _half_frequencies(grid)
+    k = grid.frequencies()[: grid.pixels // 2 + 1].abs()
     factor = scattering_factor(number, k[:, None] ** 2 + k[None, :] ** 2, parametrization)
-    return (factor * SCATTERING_FACTOR_TO_V_A2 / grid.box_angstrom**2).to(torch.float32)[:, None, :]
-
-
-@lru_cache(maxsize=8)
-def _half_frequencies(grid: Grid) -> torch.Tensor:
-    """(h,) spatial frequencies >= 0 in 1/Å, float64."""
-    return grid.frequencies()[: grid.pixels // 2 + 1].abs()
+    return (factor * SCATTERING_FACTOR_TO_V_A2 / grid.box_angstrom**2).to(device, torch.float32)[:, None, :]
 
 
 def _cos_sin(coordinates_angstrom: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """(N, 2 h) float32 cos(2π k r) and sin(2π k r), the angle reduced in float64.
+    """(2 h, N) float32 cos(2π k r), then sin(2π k r).
 
+    The angle of a few frequencies is reduced in float64; e^{iα} e^{iβ} = e^{i(α + β)} gives the frequencies between,
+    with a rounding error that grows with the logarithm of their number alone.
     The Nyquist frequency of an even grid stands for +k and -k at once; only the even part, the cosine, exists on it.
     """
-    turns = torch.outer(coordinates_angstrom, _half_frequencies(grid))
+    last = grid.pixels // 2
+    doubles = [_EXACT * 2**power for power in range(1, max(1, last.bit_length())) if _EXACT * 2**power < last]
+    exact = torch.tensor([*range(min(_EXACT, last) + 1), *doubles], device=coordinates_angstrom.device)
+    turns = torch.outer(exact, coordinates_angstrom / grid.box_angstrom)
     angle = turns.sub_(turns.round()).mul_(2 * math.pi).to(torch.float32)
-    both = torch.cat([angle.cos(), angle.sin_()], dim=1)
+    both = angle.new_empty(2, last + 1, len(coordinates_angstrom))
+    both[0, exact], both[1, exact] = angle.cos(), angle.sin_()
+    done = min(_EXACT, last)
+    while done < last:
+        count = min(done, last - done)
+        (cos, sin), (cos_step, sin_step) = both[:, 1 : count + 1], both[:, done]
+        torch.mul(cos, cos_step, out=both[0, done + 1 : done + count + 1]).addcmul_(sin, sin_step, value=-1)
+        torch.mul(sin, cos_step, out=both[1, done + 1 : done + count + 1]).addcmul_(cos, sin_step)
+        done += count
     if grid.pixels % 2 == 0:
-        both[:, -1] = 0
-    return both
+        both[1, last] = 0
+    return both.view(2 * (last + 1), -1)
 
 
 def _products(
@@ -59,16 +70,16 @@ def _products(
     index: (N,) slice of each atom, below `count`.
     """
     half = grid.pixels // 2 + 1
-    total = torch.zeros(count, 2, half, 2, half)
+    total = torch.zeros(count, 2, half, 2, half, device=positions.device)
     key = index * 256 + numbers
     order = key.argsort(stable=True)
     for chosen in torch.split(order, _ATOMS_AT_ONCE):
-        rows, columns = _cos_sin(positions[chosen, 1], grid).mT, _cos_sin(positions[chosen, 0], grid)
+        rows, columns = _cos_sin(positions[chosen, 1], grid), _cos_sin(positions[chosen, 0], grid).mT
         groups, sizes = torch.unique_consecutive(key[chosen], return_counts=True)
         start = 0
         for group, size in zip(groups.tolist(), sizes.tolist(), strict=True):
             product = torch.mm(rows[:, start : start + size], columns[start : start + size])
-            factor = _form_factor(group % 256, grid, parametrization)
+            factor = _form_factor(group % 256, grid, parametrization, positions.device)
             total[group // 256].addcmul_(product.view(2, half, 2, half), factor)
             start += size
     return total
@@ -76,11 +87,16 @@ def _products(
 
 def _spectrum(products: torch.Tensor, grid: Grid) -> torch.Tensor:
     """(..., n, h) complex64 Fourier transform for `irfft2`, from `_products` (..., 2, h, 2, h)."""
+    half, below = grid.pixels // 2 + 1, slice(1, (grid.pixels + 1) // 2)
     cos_cos, cos_sin = products[..., 0, :, 0, :], products[..., 0, :, 1, :]
     sin_cos, sin_sin = products[..., 1, :, 0, :], products[..., 1, :, 1, :]
-    upper = torch.complex(cos_cos - sin_sin, -(sin_cos + cos_sin))
-    lower = torch.complex(cos_cos + sin_sin, sin_cos - cos_sin)  # at -ky
-    return torch.cat([upper, lower[..., 1 : (grid.pixels + 1) // 2, :].flip(-2)], dim=-2)
+    parts = products.new_empty(*products.shape[:-4], grid.pixels, half, 2)
+    real, imaginary = parts[..., 0], parts[..., 1]
+    torch.sub(cos_cos, sin_sin, out=real[..., :half, :])
+    torch.add(sin_cos, cos_sin, out=imaginary[..., :half, :]).neg_()
+    real[..., half:, :] = (cos_cos + sin_sin)[..., below, :].flip(-2)  # the same frequencies, met again at -ky
+    imaginary[..., half:, :] = (sin_cos - cos_sin)[..., below, :].flip(-2)
+    return torch.view_as_complex(parts)
 
 
 def _to_real(spectrum: torch.Tensor, grid: Grid) -> torch.Tensor:
@@ -94,19 +110,33 @@ def slice_count(thickness_angstrom: float, slice_angstrom: float) -> int:
 
 
 def potential_slices(
-    specimen: Specimen, grid: Grid, slice_angstrom: float, parametrization: str
+    specimen: Specimen,
+    grid: Grid,
+    slice_angstrom: float,
+    parametrization: str,
+    device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, float]:
-    """Slices of projected potential of a specimen.
+    """Slices of projected potential of a specimen, computed on `device`.
 
     Returns (s, n, n) float32 in V·Å, axes (slice, y, x), and the exact thickness of one slice in Å: all slices are
     equally thick and together as thick as the specimen.
     """
     thickness = specimen.box_angstrom[2]
     count = slice_count(thickness, slice_angstrom)
-    numbers, positions = _atoms(specimen)
+    numbers, positions = (values.to(device) for values in _atoms(specimen))
     index = (positions[:, 2] * (count / thickness)).floor().clamp(0, count - 1).to(torch.int64)
-    products = _products(index, count, numbers, positions, grid, parametrization)
-    return _to_real(_spectrum(products, grid), grid), thickness / count
+    order = index.argsort(stable=True)
+    index, numbers, positions = index[order], numbers[order], positions[order]
+    slab = max(1, _SLAB_BYTES[positions.device.type != "cpu"] // (4 * (grid.pixels + 2) ** 2))
+    slices = torch.empty(count, grid.pixels, grid.pixels, device=device)
+    for first in range(0, count, slab):
+        last = min(first + slab, count)
+        atoms = slice(*torch.searchsorted(index, torch.tensor([first, last], device=device)).tolist())
+        products = _products(
+            index[atoms] - first, last - first, numbers[atoms], positions[atoms], grid, parametrization
+        )
+        slices[first:last] = _to_real(_spectrum(products, grid), grid)
+    return slices, thickness / count
 
 
 def projected_target(
@@ -132,8 +162,7 @@ def projected_target(
     moved = positions.clone()
     moved[:, 0] -= (box - field_angstrom[1]) / 2 + pixel_angstrom / 2
     moved[:, 1] -= (box - field_angstrom[0]) / 2 + pixel_angstrom / 2
-    one_slice = torch.zeros_like(numbers)
-    spectrum = _spectrum(_products(one_slice, 1, numbers, moved, grid, parametrization)[0], grid)
+    spectrum = _spectrum(_products(torch.zeros_like(numbers), 1, numbers, moved, grid, parametrization)[0], grid)
     k = grid.frequencies()
     seen = torch.exp(-2 * (math.pi * blur_sigma_angstrom * k) ** 2) * torch.sinc(k * pixel_angstrom)
     spectrum *= torch.outer(seen, seen[: grid.pixels // 2 + 1]).to(torch.float32)

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -40,10 +41,28 @@ class Part:
     specimen_purpose: Purpose
     thickness_purpose: Purpose
     phonon_purpose: Purpose
+    parameter_purpose: Purpose
+    scan_noise_purpose: Purpose
+    balance: Literal["crystals", "materials"] = "crystals"
 
     def crystal_of(self, item: int) -> Crystal:
-        """Crystals take turns, so that each has as many fields as any other, give or take one."""
-        return self.crystals[item % len(self.crystals)]
+        """Crystals take turns, so that each has as many fields as any other, give or take one.
+
+        Balanced by materials, materials take turns, and within each one its crystals.
+        """
+        if self.balance == "crystals":
+            return self.crystals[item % len(self.crystals)]
+        turn, material = divmod(item, len(self._by_material))
+        crystals = self._by_material[material]
+        return crystals[turn % len(crystals)]
+
+    @cached_property
+    def _by_material(self) -> tuple[tuple[Crystal, ...], ...]:
+        """The crystals of each formula, both in the order of `crystals`."""
+        groups: dict[str, list[Crystal]] = {}
+        for crystal in self.crystals:
+            groups.setdefault(crystal.formula, []).append(crystal)
+        return tuple(tuple(group) for group in groups.values())
 
 
 def select_crystals(config: Config) -> tuple[list[Crystal], list[BadCrystal]]:
@@ -135,6 +154,9 @@ def parts(config: Config) -> tuple[tuple[Part, Part], list[BadCrystal]]:
             Purpose.TRAIN_SPECIMEN,
             Purpose.TRAIN_THICKNESS,
             Purpose.TRAIN_PHONONS,
+            Purpose.TRAIN_PARAMETERS,
+            Purpose.TRAIN_SCAN_NOISE,
+            config.crystals.balance,
         ),
         Part(
             "held_out",
@@ -144,6 +166,9 @@ def parts(config: Config) -> tuple[tuple[Part, Part], list[BadCrystal]]:
             Purpose.HELD_OUT_SPECIMEN,
             Purpose.HELD_OUT_THICKNESS,
             Purpose.HELD_OUT_PHONONS,
+            Purpose.HELD_OUT_PARAMETERS,
+            Purpose.HELD_OUT_SCAN_NOISE,
+            config.crystals.balance,
         ),
     ), refused
 

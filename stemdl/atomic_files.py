@@ -57,8 +57,28 @@ def sha256_file(path: Path) -> str:
 
 def temporary_name(stem: str) -> str:
     """A name for an unfinished file that says which process of which host was writing it."""
-    host = "".join(c if c.isalnum() or c == "-" else "_" for c in socket.gethostname())
-    return f"{TEMPORARY_PREFIX}{stem}-{host}-{os.getpid()}"
+    return f"{TEMPORARY_PREFIX}{stem}-{_host()}-{os.getpid()}"
+
+
+def is_of_dead_process(name: str) -> bool:
+    """Say whether a temporary name is that of a process of this host which is not there any more.
+
+    False where that cannot be told: other hosts, other names.
+    """
+    stem, _, number = name.removesuffix(".h5").rpartition("-")
+    if not number.isdecimal() or not stem.endswith(f"-{_host()}"):
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
+
+
+def _host() -> str:
+    return "".join(c if c.isalnum() or c == "-" else "_" for c in socket.gethostname())
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 2 the user's input is wrong; 3 finished but incomplete (what is missing is named); 1 our fault (the
 traceback is kept in the run folder or shown, with how to report it); 130 interrupted from the keyboard; 143 ended by
-SIGTERM; 141 whoever read the output has gone.
+SIGTERM; 141 whoever read the output has gone; 85 the time given is over: the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stemdl import __version__
+from stemdl.cli_arguments import Verbs
+from stemdl.cli_arguments import positive as _positive
+from stemdl.cli_arguments import takes_config as _takes_config
+from stemdl.cli_arguments import verb as _verb
+from stemdl.cli_arguments import writes_json as _writes_json
+from stemdl.cli_data_verbs import add_cbed, add_shards
 from stemdl.errors import UserError
 
 EXIT_DONE, EXIT_OUR_FAULT, EXIT_USER, EXIT_INCOMPLETE, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
-EXIT_NO_READER, EXIT_TERMINATED = 141, 143
+EXIT_NO_READER, EXIT_TERMINATED, EXIT_REQUEUE = 141, 143, 85
 
 # A full or read-only disk, or a missing permission: for the user to mend, and the message names the file.
 _MACHINE_SAYS_NO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
@@ -40,6 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Errors of the user become a message, ours a saved traceback."""
     parser = build_parser()
     parsed = parser.parse_args(arguments)  # leaves with code 2 itself
+    code = _guarded(parsed)
+    if getattr(parsed, "team", None) is not None:
+        parsed.team.dismiss(code)  # the other ranks of the job, after everything is said here
+    return code
+
+
+def _guarded(parsed: argparse.Namespace) -> int:
+    """Run the command; every error becomes a message and an exit code."""
     try:
         with _sigterm_raises():
             command = getattr(importlib.import_module(parsed.module), parsed.function)
@@ -93,7 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stemdl",
         description="From 4D-STEM diffraction patterns to the projected electrostatic potential.",
-        epilog="exit codes: 0 done, 2 input is wrong, 3 finished but incomplete, 1 our fault\n"
+        epilog="exit codes: 0 done, 2 input is wrong, 3 finished but incomplete, 85 out of time, 1 our fault\n"
         "example: stemdl run configs/quickstart.yaml",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -104,11 +118,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_checks(verbs)
     _add_model(verbs)
     _add_bench(verbs)
-    _add_shards(verbs)
+    add_shards(verbs)
+    add_cbed(verbs)
     return parser
-
-
-Verbs = argparse._SubParsersAction  # argparse gives this class no public name
 
 
 def _add_stages(verbs: Verbs[argparse.ArgumentParser]) -> None:
@@ -125,7 +137,19 @@ def _add_stages(verbs: Verbs[argparse.ArgumentParser]) -> None:
             action="store_true",
             help="move results of another configuration aside (to old-N in the run folder) in place of refusing",
         )
-        verb.set_defaults(module=_RUN, function="run_stages", stages=None if name == "run" else (name,))
+        if name != "train":
+            verb.add_argument(
+                "--time-limit",
+                metavar="TIME",
+                help="stop in good order before that: 45m, 2h, HH:MM:SS (default: what the scheduler says)",
+            )
+        function = "simulate" if name == "simulate" else "run_stages"
+        verb.set_defaults(module=_RUN, function=function, stages=None if name == "run" else (name,))
+    verb = _verb(
+        verbs, "stage", "copy the shards of a run to the storage of every node", "stage configs/quickstart.yaml"
+    )
+    _takes_config(verb)
+    verb.set_defaults(module="stemdl.cli_stage", function="stage")
     verb = _verb(verbs, "report", "draw the report of a run folder again", "report runs/quickstart")
     verb.add_argument("folder", metavar="RUN_FOLDER", type=Path, help="folder of a run, with its config.yaml")
     verb.set_defaults(module=_RUN, function="report")
@@ -174,51 +198,6 @@ def _add_bench(verbs: Verbs[argparse.ArgumentParser]) -> None:
     _takes_config(verb)
     _writes_json(verb)
     verb.set_defaults(module=_SHOW, function="bench_simulate")
-
-
-def _add_shards(verbs: Verbs[argparse.ArgumentParser]) -> None:
-    group = _verb(verbs, "shards", "look at simulated shards", "shards verify runs/quickstart/shards/train")
-    shard_verbs = group.add_subparsers(title="verbs", metavar="VERB", required=True)
-    texts = {"list": "name the sealed shards of a folder", "verify": "read every shard and compare its sha256"}
-    for name, text in texts.items():
-        verb = _verb(shard_verbs, name, text, f"shards {name} runs/quickstart/shards")
-        verb.add_argument("folder", metavar="PATH", type=Path, help="folder with a manifest.jsonl, or one above such")
-        _writes_json(verb)
-        verb.set_defaults(module=_SHOW, function=f"{name}_shards")
-
-
-def _verb(verbs: Verbs[argparse.ArgumentParser], name: str, text: str, example: str) -> argparse.ArgumentParser:
-    return verbs.add_parser(
-        name,
-        help=text,
-        description=text[0].upper() + text[1:] + ".",
-        epilog=f"example: stemdl {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-
-
-def _takes_config(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("file", metavar="FILE", type=Path, help="YAML file, see configs/")
-    verb.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="another value for one key, such as train.lr=1e-3; may be repeated",
-    )
-
-
-def _writes_json(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well, under stable keys")
-
-
-def _positive(text: str) -> int:
-    number = int(text) if text.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 1 is needed")
-    return number
 
 
 def _our_fault(error: Exception, run_folder: Path | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from stemdl.errors import UserError
@@ -13,21 +14,51 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from data_gen.sharing.crew import Crew
     from stemdl.config import Config
     from stemdl.pipeline import RunOutcome
 
+_STARTED = time.monotonic()  # of this process, or nearly so: limits of time count from here
 
-def run_stages(arguments: argparse.Namespace) -> int:
-    """`stemdl run | simulate | train FILE`."""
+
+def run_stages(arguments: argparse.Namespace, config: Config | None = None, crew: Crew | None = None) -> int:
+    """`stemdl run | simulate | train FILE`; with a crew of MPI ranks on rank 0 alone."""
     from stemdl.pipeline import run
     from stemdl.run_folder import STAGES
+    from stemdl.time_limit import find_time_limit
 
-    config = load(arguments)
+    config = config or load(arguments)
     _protect_file(arguments, config)
     console = make_console()
+    given = getattr(arguments, "time_limit", None)
+    limit = find_time_limit(given, os.environ, started=_STARTED)
     stages = arguments.stages or STAGES
-    outcome = run(config, console, stages=stages, fresh=arguments.fresh)
+    outcome = run(config, console, stages=stages, fresh=arguments.fresh, crew=crew, limit=limit)
     return _tell(outcome, console)
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    """`stemdl simulate FILE`, alone or as the ranks of an mpirun, srun, jsrun."""
+    from stemdl.launch import ONE_THREAD, simulation_ranks
+
+    announced = simulation_ranks(os.environ)
+    if announced is None:
+        return run_stages(arguments)
+    os.environ.update(ONE_THREAD)  # before numpy and torch open a thread for each core: every core has a rank
+    from data_gen.sharing.crew import RankCrew, refuse, serve
+    from data_gen.sharing.ranks import Team
+
+    team = Team(announced)
+    if team.rank > 0:
+        try:
+            config = load(arguments)
+        except UserError as error:
+            return refuse(team, str(error))
+        return serve(config, team)
+    arguments.team = team
+    config = load(arguments)
+    alone_with_workers = team.size == 1 and config.simulation.workers > 1
+    return run_stages(arguments, config, None if alone_with_workers else RankCrew(team))
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -114,6 +145,9 @@ def _tell(outcome: RunOutcome, console: Console) -> int:
         console.print(f"report: {outcome.report}", markup=False, highlight=False, soft_wrap=True)
     for missing in outcome.incomplete:
         console.print(f"incomplete: {missing}", markup=False, highlight=False, soft_wrap=True)
+    if outcome.requeue:
+        console.print("out of time: run the same command again to go on", markup=False, highlight=False)
+        return 85
     return 3 if outcome.incomplete else 0
 
 

@@ -17,6 +17,9 @@ _LAUNCHERS = (
     ("mpiexec (PALS)", "PALS_RANKID", "PMI_SIZE"),
     ("flux run", "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
 )
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""For processes that compute on one thread: numpy's BLAS opens a thread per core when it is imported."""
+
 # Slurm's numbers of the steps that are no srun: interactive, batch, extern, pending (slurm.h).
 _SLURM_FIRST_SPECIAL_STEP = 0xFFFFFFFA
 
@@ -45,13 +48,23 @@ def announced_ranks(environment: Mapping[str, str]) -> list[Rank]:
     return found + _slurm_step(environment)
 
 
+def simulation_ranks(environment: Mapping[str, str]) -> Rank | None:
+    """What the launcher says where the simulation is to run as its ranks; None where this process is alone.
+
+    A single rank of an mpirun makes samples by itself, as each of several does. The other launchers give a task its own
+    cores: a single task of theirs uses all of those.
+    """
+    found = announced_ranks(environment)
+    return next((one for one in found if one.size > 1 or one.launcher.startswith(("mpirun", "mpiexec"))), None)
+
+
 def refuse_several_ranks(environment: Mapping[str, str]) -> None:
     """Raise UserError where a launcher started this command more than once: each copy would do all of the work."""
     for one in announced_ranks(environment):
         if one.size > 1:
             raise UserError(
-                f"{one.launcher}: found {one.size} ranks, allowed 1 in this version, which uses the cores of one "
-                "machine: start it once per machine (in Slurm: srun -n 1 -c CORES)"
+                f"{one.launcher}: found {one.size} ranks, allowed 1 for this command, which uses the cores of one "
+                "machine (in Slurm: srun -n 1 -c CORES); several ranks are for: stemdl simulate, stemdl stage"
             )
 
 

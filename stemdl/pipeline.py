@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from stemdl.config import Config, stage_hash
 from stemdl.errors import UserError
 from stemdl.launch import refuse_several_ranks
-from stemdl.progress import Progress, choose_progress, format_seconds
+from stemdl.progress import Progress, SilentProgress, choose_progress, format_seconds
 from stemdl.run_folder import (
     STAGES,
     RunFolderError,
@@ -34,6 +34,9 @@ from stemdl.versions import installed_versions
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from data_gen.sharing.crew import Crew
+    from stemdl.time_limit import TimeLimit
+
 
 class PreflightError(UserError):
     """The configuration is well formed, but what it describes cannot work."""
@@ -43,7 +46,8 @@ class PreflightError(UserError):
 class RunOutcome:
     """What a run left: the folder, the metrics of unseen materials, what is missing although every stage ended.
 
-    `changed` is False if every stage so far was complete before.
+    `changed` is False if every stage so far was complete before; `requeue` is True if time ran out: the same command
+    goes on where it stopped.
     """
 
     folder: Path
@@ -51,6 +55,15 @@ class RunOutcome:
     report: Path | None = None
     incomplete: list[str] = field(default_factory=list)
     changed: bool = False
+    requeue: bool = False
+
+
+@dataclass(frozen=True)
+class _Means:
+    """Who simulates, and until when."""
+
+    crew: Crew | None = None
+    limit: TimeLimit | None = None
 
 
 @dataclass(frozen=True)
@@ -60,9 +73,18 @@ class _StageEnd:
     skipped: bool
     text: str
     missing: tuple[str, ...] = ()
+    requeue: bool = False
 
 
-def run(config: Config, console: Console, *, stages: Sequence[str] = STAGES, fresh: bool = False) -> RunOutcome:
+def run(
+    config: Config,
+    console: Console,
+    *,
+    stages: Sequence[str] = STAGES,
+    fresh: bool = False,
+    crew: Crew | None = None,
+    limit: TimeLimit | None = None,
+) -> RunOutcome:
     """Do the stages in order, into the run folder; skip what is complete, go on with what is not.
 
     Parameters
@@ -71,6 +93,10 @@ def run(config: Config, console: Console, *, stages: Sequence[str] = STAGES, fre
         Those to do, in the order of `run_folder.STAGES`.
     fresh
         Move results of another configuration aside, inside the run folder, in place of refusing.
+    crew
+        Who simulates; the cores of this machine if left out. With a crew of MPI ranks this is rank 0.
+    limit
+        When the time given is over.
 
     Raises
     ------
@@ -78,7 +104,8 @@ def run(config: Config, console: Console, *, stages: Sequence[str] = STAGES, fre
         The pre-flight found errors, the folder is in use or holds results of another configuration, or a stage found
         something that is the user's to mend.
     """
-    refuse_several_ranks(os.environ)
+    if crew is None:
+        refuse_several_ranks(os.environ)
     check(config, console)
     folder = config.run.folder
     try:
@@ -99,8 +126,21 @@ def run(config: Config, console: Console, *, stages: Sequence[str] = STAGES, fre
         write_json(folder / "versions.json", installed_versions())
         outcome = RunOutcome(folder)
         for stage in (stage for stage in STAGES if stage in stages):
-            _do(stage, config, console, outcome)
+            _do(stage, config, console, outcome, _Means(crew, limit))
+            if outcome.requeue:
+                break
+            if stage == "simulate" and len(stages) > 1 and config.burst_buffer.use and config.burst_buffer.drain:
+                _stage_here(config, console)
     return outcome
+
+
+def _stage_here(config: Config, console: Console) -> None:
+    """Bring to this machine's burst buffer what the next stages read: made elsewhere, or gone from there."""
+    from stemdl.shards.source import stage_alone
+
+    for summary in stage_alone(config, SilentProgress()):
+        if summary.copied or not summary.complete:
+            _say(console, summary.line())
 
 
 def check(config: Config, console: Console) -> None:
@@ -117,36 +157,38 @@ def check(config: Config, console: Console) -> None:
 def _check_training_set(config: Config) -> None:
     """Raises ShardError where the training cannot read its shards."""
     from stemdl.shards import ShardSet
+    from stemdl.shards.source import reading_folder
 
-    with ShardSet(config.run.folder / "shards" / "train", config_hash=stage_hash(config, "simulate")):
+    with ShardSet(reading_folder(config, "train"), config_hash=stage_hash(config, "simulate")):
         pass
 
 
-def _do(stage: str, config: Config, console: Console, outcome: RunOutcome) -> None:
+def _do(stage: str, config: Config, console: Console, outcome: RunOutcome, means: _Means) -> None:
     """One stage: its progress, its time on record however it ends, its line."""
     progress = choose_progress(console)
     began = time.perf_counter()
     try:
-        end = _RUNNERS[stage](config, progress, outcome)
+        end = _RUNNERS[stage](config, progress, outcome, means)
     except BaseException:
         record_stage(config, stage, seconds=time.perf_counter() - began, complete=False)
         progress.finish()  # may fail itself, where nobody reads the output any more
         raise
     progress.finish()
     seconds = 0.0 if end.skipped else time.perf_counter() - began
-    records = record_stage(config, stage, seconds=seconds, complete=not end.missing)
+    records = record_stage(config, stage, seconds=seconds, complete=not end.missing and not end.requeue)
     outcome.changed |= not end.skipped
     if stage in ("reconstruct", "report"):
         _write_metrics(outcome, records)
     outcome.incomplete += end.missing
+    outcome.requeue = end.requeue
     how_long = "complete, skipped" if end.skipped else format_seconds(seconds)
     _say(console, f"{stage:<12} {end.text:<44} {how_long}")
 
 
-def _simulate(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEnd:
+def _simulate(config: Config, progress: Progress, outcome: RunOutcome, means: _Means) -> _StageEnd:
     from data_gen.generate import simulate
 
-    summary = simulate(config, progress=progress)
+    summary = simulate(config, progress=progress, crew=means.crew, limit=means.limit)
     for name, reason in summary.refused:
         progress.note(f"refused: {name}: {reason}")
     text = f"{summary.train_samples} + {summary.held_out_samples} fields"
@@ -154,17 +196,17 @@ def _simulate(config: Config, progress: Progress, outcome: RunOutcome) -> _Stage
         text += f", {len(summary.refused)} structures refused"
     missing = _shortfall("simulate", "fields to train on", summary.train_samples, config.simulation.samples)
     missing += _shortfall("simulate", "held-out fields", summary.held_out_samples, config.held_out.samples)
-    return _StageEnd(summary.skipped, text, missing)
+    return _StageEnd(summary.skipped, text, missing, summary.requeue)
 
 
-def _train(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEnd:
+def _train(config: Config, progress: Progress, outcome: RunOutcome, means: _Means) -> _StageEnd:
     from stemdl.train.loop import train
 
     summary = train(config, progress=progress)
     return _StageEnd(summary.skipped, _inside(summary.checkpoint, outcome.folder))
 
 
-def _reconstruct(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEnd:
+def _reconstruct(config: Config, progress: Progress, outcome: RunOutcome, means: _Means) -> _StageEnd:
     from stemdl.reconstruct.held_out import reconstruct_held_out
 
     summary = reconstruct_held_out(config, progress=progress)
@@ -173,7 +215,7 @@ def _reconstruct(config: Config, progress: Progress, outcome: RunOutcome) -> _St
     return _StageEnd(summary.skipped, f"{summary.fields} fields of unseen materials", missing)
 
 
-def _report(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEnd:
+def _report(config: Config, progress: Progress, outcome: RunOutcome, means: _Means) -> _StageEnd:
     path = report_path(outcome.folder)
     # It shows what the other stages did: it is up to date if they did nothing since it was drawn.
     skipped = not outcome.changed and _is_whole_page(path) and is_complete(config, "report")
@@ -185,7 +227,7 @@ def _report(config: Config, progress: Progress, outcome: RunOutcome) -> _StageEn
     return _StageEnd(skipped, _inside(path, outcome.folder))
 
 
-_RUNNERS: Mapping[str, Callable[[Config, Progress, RunOutcome], _StageEnd]] = {
+_RUNNERS: Mapping[str, Callable[[Config, Progress, RunOutcome, _Means], _StageEnd]] = {
     "simulate": _simulate,
     "train": _train,
     "reconstruct": _reconstruct,

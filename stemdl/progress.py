@@ -19,8 +19,11 @@ class Progress(Protocol):
     def start(self, stage: str, total: int, unit: str) -> None:
         """Begin a stage of `total` units of work, such as "fields" or "steps"."""
 
-    def advance(self, done: int, **figures: float) -> None:
-        """Say that `done` units in all are finished, with figures worth showing, such as loss=0.3."""
+    def advance(self, done: int, *, left_s: float | None = None, **figures: float) -> None:
+        """Say that `done` units in all are finished, with figures worth showing, such as loss=0.3.
+
+        left_s: the time left, where the stage knows better than from the speed so far.
+        """
 
     def note(self, text: str) -> None:
         """Say something worth a line of its own."""
@@ -35,7 +38,7 @@ class SilentProgress:
     def start(self, stage: str, total: int, unit: str) -> None:
         """Say nothing."""
 
-    def advance(self, done: int, **figures: float) -> None:
+    def advance(self, done: int, *, left_s: float | None = None, **figures: float) -> None:
         """Say nothing."""
 
     def note(self, text: str) -> None:
@@ -67,7 +70,7 @@ class LogProgress:
         self._began = self._last = self._clock()
         self._line(f"{stage}: {total} {unit}")
 
-    def advance(self, done: int, **figures: float) -> None:
+    def advance(self, done: int, *, left_s: float | None = None, **figures: float) -> None:
         """Write a line if the last one is old enough, or if the work is complete."""
         if self._done is None:
             # What a resumed stage found done says nothing about its speed: that is counted from here.
@@ -80,8 +83,9 @@ class LogProgress:
             return
         self._last = now
         parts = [f"{self._stage}: {done}/{self._total} {self._unit}", format_seconds(now - self._began)]
-        left_s = remaining_seconds(now - self._first_at, done - self._first, self._total - done)
-        if left_s is not None:
+        if left_s is None:
+            left_s = remaining_seconds(now - self._first_at, done - self._first, self._total - done)
+        if left_s is not None and done < self._total:
             parts.append(f"{format_seconds(left_s)} left")
         self._line(", ".join(parts + format_figures(figures)))
 
@@ -106,6 +110,9 @@ class TerminalProgress:
         self._console = console
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
+        self._total = 0
+        self._done: int | None = None
+        self._first_at = 0.0
 
     def start(self, stage: str, total: int, unit: str) -> None:
         """Draw an empty bar."""
@@ -114,7 +121,6 @@ class TerminalProgress:
             MofNCompleteColumn,
             TextColumn,
             TimeElapsedColumn,
-            TimeRemainingColumn,
         )
         from rich.progress import Progress as RichProgress
 
@@ -125,18 +131,23 @@ class TerminalProgress:
             MofNCompleteColumn(),
             TextColumn("{task.fields[unit]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[figures]}"),
             console=self._console,
         )
         self._bar.start()
-        self._task = self._bar.add_task(stage, total=total, unit=unit, figures="")
+        self._total, self._done = total, None
+        self._task = self._bar.add_task(stage, total=total, unit=unit, left="", figures="")
 
-    def advance(self, done: int, **figures: float) -> None:
+    def advance(self, done: int, *, left_s: float | None = None, **figures: float) -> None:
         """Move the bar."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, figures=" ".join(format_figures(figures)))
+            if self._done is None:
+                self._done, self._first_at = done, time.monotonic()
+            if left_s is None:
+                left_s = remaining_seconds(time.monotonic() - self._first_at, done - self._done, self._total - done)
+            left = "" if left_s is None else f"{format_seconds(left_s)} left"
+            self._bar.update(self._task, completed=done, left=left, figures=" ".join(format_figures(figures)))
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""

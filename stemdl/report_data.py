@@ -20,6 +20,7 @@ from stemdl.reconstruct.emd import read_emd
 from stemdl.reconstruct.held_out import map_name
 from stemdl.report.data import CrystalCounts, FieldRecord, ReportData, ShownField, TrainingCurve
 from stemdl.shards import ShardSet
+from stemdl.shards.source import reading_folder
 from stemdl.versions import installed_versions
 
 
@@ -106,7 +107,7 @@ def choose_fields(records: Sequence[FieldRecord], count: int) -> list[int]:
 
 def _shown(config: Config, rows: list[dict[str, Any]], records: tuple[FieldRecord, ...]) -> tuple[ShownField, ...]:
     folder = config.run.folder
-    with ShardSet(folder / "shards" / "held_out", config_hash=stage_hash(config, "simulate")) as shards:
+    with ShardSet(reading_folder(config, "held_out"), config_hash=stage_hash(config, "simulate")) as shards:
         place = {item: index for index, item in enumerate(shards.items)}
         shown = []
         for index in choose_fields(records, config.report.fields_shown):
@@ -151,7 +152,7 @@ def _curves(folder: Path) -> tuple[TrainingCurve, ...]:
 
 def _counts(config: Config, records: tuple[FieldRecord, ...]) -> CrystalCounts:
     """Materials (formulas) in the shards, and the crystals refused, as the simulation noted."""
-    with ShardSet(config.run.folder / "shards" / "train", config_hash=stage_hash(config, "simulate")) as shards:
+    with ShardSet(reading_folder(config, "train"), config_hash=stage_hash(config, "simulate")) as shards:
         train = {str(shards.provenance(index)["formula"]) for index in range(len(shards))}
     refused_path = config.run.folder / "shards" / "refused.json"
     refused: dict[str, str] = {}

@@ -29,3 +29,5 @@ class Purpose(IntEnum):
     HELD_OUT_SCAN_NOISE = 19
     TRAIN_DETECTOR = 20
     HELD_OUT_DETECTOR = 21
+    CBED_SPECIMEN = 40
+    CBED_PHONONS = 41

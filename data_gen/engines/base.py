@@ -26,10 +26,34 @@ class ImagingSetup:
     slice_angstrom: float
     parametrization: str
     probe_chunk: int = 16
+    """Waves that are held at once: bounds the memory."""
+    algorithm: str = "auto"
+    """"multislice", "prism", or "auto": what the cost model says is quicker and exact. The reference engine does
+    multislice whatever this says."""
+    prism_interpolation: int = 1
+    """PRISM with every f-th plane wave alone, whose probes see 1/f of the box; 1 is exact."""
+    scan_offsets_angstrom: tuple[tuple[float, float], ...] = ()
+    """What is added (y, x) to the raster at each of the sy * sx positions, in Å; empty for none."""
+
+    @property
+    def probes(self) -> int:
+        """Number of probe positions."""
+        return self.scan_shape[0] * self.scan_shape[1]
 
     def positions(self) -> torch.Tensor:
-        """(sy * sx, 2) probe positions (y, x) in Å."""
-        return raster(self.scan_shape, self.scan_step_angstrom, self.grid.box_angstrom)
+        """(sy * sx, 2) probe positions (y, x) in Å, float64.
+
+        Raises ValueError where there are offsets, but not one for each position.
+        """
+        positions = raster(self.scan_shape, self.scan_step_angstrom, self.grid.box_angstrom)
+        if not self.scan_offsets_angstrom:
+            return positions
+        offsets = torch.tensor(self.scan_offsets_angstrom, dtype=torch.float64)
+        if offsets.shape != positions.shape:
+            raise ValueError(
+                f"scan_offsets_angstrom: shape {tuple(offsets.shape)}, but the scan has {self.probes} positions (y, x)"
+            )
+        return positions + offsets
 
 
 class Engine(Protocol):

@@ -1,27 +1,31 @@
-"""Our engine: separable Fourier potentials and batched multislice in complex64."""
+"""Our engine: separable Fourier potentials, multislice and PRISM in complex64."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 
 import torch
 
+from data_gen.engines import fftw_plans
 from data_gen.engines.base import ImagingSetup
-from data_gen.engines.fftw import BandLimitedMultislice, Complex
+from data_gen.engines.cost_model import chosen_algorithm
+from data_gen.engines.fftw import Complex
+from data_gen.engines.prism import prism_patterns
+from data_gen.engines.propagation import FftwPropagation, Propagation, TorchPropagation, multislice_of
 from data_gen.potential import potential_slices
 from data_gen.specimen import Specimen
 from stemdl import __version__
 from stemdl.physics.detector import to_detector
-from stemdl.physics.multislice import intensities_, propagator, transmission
 from stemdl.physics.probe import probes
 
-_KEPT_PROBES_BYTES = 256 * 2**20
+_KEPT_PROBES_BYTES = 128 * 2**20
 """Probes of a whole scan are kept from specimen to specimen up to this size, and made again chunk by chunk above."""
 
 
 class TorchEngine:
-    """Multislice in chunks of probes on a GPU, or wave by wave on the CPU, where FFTW does the transforms.
+    """Patterns in chunks of waves on a GPU, or a few waves at a time on the CPU, where FFTW does the transforms.
 
     fftw: whether FFTW is used; left out, on the CPU alone. Raises ValueError where it is asked for elsewhere.
     """
@@ -38,6 +42,8 @@ class TorchEngine:
     @cached_property
     def _version(self) -> str:
         fft = f", pyFFTW {version('pyFFTW')}" if self._fftw else ""
+        if self._fftw and not fftw_plans.load():
+            fft += " with estimated plans"
         return f"stemdl {__version__}, torch {torch.__version__}{fft}"
 
     def version(self) -> str:
@@ -46,33 +52,31 @@ class TorchEngine:
 
     def slices(self, specimen: Specimen, setup: ImagingSetup) -> tuple[torch.Tensor, float]:
         """(s, n, n) float32 slices in V·Å and the thickness of one in Å."""
-        return potential_slices(specimen, setup.grid, setup.slice_angstrom, setup.parametrization)
+        return potential_slices(specimen, setup.grid, setup.slice_angstrom, setup.parametrization, self.device)
 
     @torch.no_grad()
     def patterns(self, slices: torch.Tensor, slice_thickness_angstrom: float, setup: ImagingSetup) -> torch.Tensor:
-        """(sy, sx, qy, qx) float32 fractions of the incident beam; memory is bounded by `setup.probe_chunk`."""
-        transmissions = transmission(setup.optics, setup.grid, slices.to(self.device))
-        kernel = _propagator(setup, slice_thickness_angstrom).to(self.device)
+        """(sy, sx, qy, qx) float32 fractions of the incident beam, by `setup.algorithm`.
+
+        Multislice holds `setup.probe_chunk` waves at a time; PRISM the exit waves of all beams, see `prism_patterns`.
+        Raises UserError where the algorithm is unknown or PRISM's interpolation does not divide the grid.
+        """
+        propagation: Propagation
+        if self._fftw:
+            propagation = FftwPropagation(slices, slice_thickness_angstrom, setup)
+        else:
+            propagation = TorchPropagation(slices.to(self.device), slice_thickness_angstrom, setup)
+        if chosen_algorithm(setup, len(slices)) == "prism":
+            exact = setup if setup.algorithm == "prism" else replace(setup, prism_interpolation=1)
+            return prism_patterns(propagation, exact)
         recorded = []
-        for start in range(0, setup.scan_shape[0] * setup.scan_shape[1], setup.probe_chunk):
-            if self._fftw:
-                multislice = _multislice(setup.grid.pixels)
-                intensity = multislice.intensities(_centred_probes(setup, start), transmissions, kernel)
+        for start in range(0, setup.probes, setup.probe_chunk):
+            if isinstance(propagation, FftwPropagation):
+                intensity = propagation.intensities_of_centred(_centred_probes(setup, start))
             else:
-                waves = _probes(setup, start).to(self.device, copy=True)
-                intensity = intensities_(waves, transmissions, kernel)
+                intensity = propagation.intensities(_probes(setup, start))
             recorded.append(to_detector(intensity, setup.detector_pixels, setup.detector_binning).cpu())
         return torch.cat(recorded).reshape(*setup.scan_shape, *setup.detector_pixels)
-
-
-@lru_cache(maxsize=8)
-def _propagator(setup: ImagingSetup, thickness_angstrom: float) -> torch.Tensor:
-    return propagator(setup.optics, setup.grid, thickness_angstrom)
-
-
-@lru_cache(maxsize=4)
-def _multislice(pixels: int) -> BandLimitedMultislice:
-    return BandLimitedMultislice(pixels)
 
 
 def _probes(setup: ImagingSetup, start: int) -> torch.Tensor:
@@ -80,15 +84,14 @@ def _probes(setup: ImagingSetup, start: int) -> torch.Tensor:
     return probes(setup.optics, setup.grid, setup.positions()[start : start + setup.probe_chunk])
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _kept_probes(setup: ImagingSetup) -> list[Complex]:
-    count = setup.scan_shape[0] * setup.scan_shape[1]
-    multislice = _multislice(setup.grid.pixels)
-    return [multislice.centred(_probes(setup, start)) for start in range(0, count, setup.probe_chunk)]
+    multislice = multislice_of(setup.grid.pixels)
+    return [multislice.centred(_probes(setup, start)) for start in range(0, setup.probes, setup.probe_chunk)]
 
 
 def _centred_probes(setup: ImagingSetup, start: int) -> Complex:
     """One chunk of probe waves as FFTW's multislice takes them: the same for every specimen of a setup."""
-    if setup.scan_shape[0] * setup.scan_shape[1] * setup.grid.pixels**2 * 8 > _KEPT_PROBES_BYTES:
-        return _multislice(setup.grid.pixels).centred(_probes(setup, start))
+    if setup.probes * setup.grid.pixels**2 * 8 > _KEPT_PROBES_BYTES:
+        return multislice_of(setup.grid.pixels).centred(_probes(setup, start))
     return _kept_probes(setup)[start // setup.probe_chunk]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_gen.materials.cif_symmetry import operations_of
+from data_gen.materials.cif_symmetry import operations_of, stated_space_group
 from data_gen.materials.cif_syntax import Block, parse_blocks
 from data_gen.materials.crystal import OCCUPANCY_TOLERANCE, BadCrystal, Crystal, check_cell, check_crystal, formula_of
 from data_gen.materials.disorder import SiteSpecies
@@ -38,32 +38,6 @@ class _Atom(NamedTuple):
     occupancy: float
 
 
-def read_cif_folder(folder: Path | str) -> tuple[list[Crystal], list[BadCrystal]]:
-    """Read every ``*.cif`` of a folder, in the order of the file names.
-
-    Returns:
-        The crystals, and one BadCrystal for each file that was refused: together as many as there are files.
-
-    Raises:
-        NotADirectoryError: there is no such folder.
-        FileNotFoundError: the folder holds no CIF file.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise NotADirectoryError(f"the CIF folder {folder} does not exist or is no folder")
-    files = sorted((path for path in folder.iterdir() if path.suffix.lower() == ".cif"), key=lambda path: path.name)
-    if not files:
-        raise FileNotFoundError(f"the CIF folder {folder} holds no file that ends in .cif")
-    crystals: list[Crystal] = []
-    refused: list[BadCrystal] = []
-    for path in files:
-        try:
-            crystals.append(read_cif(path))
-        except BadCrystal as error:
-            refused.append(error)
-    return crystals, refused
-
-
 def read_cif(path: Path | str) -> Crystal:
     """Read the one structure of a CIF file; its name is "cif:" and the file name without ending.
 
@@ -81,7 +55,8 @@ def read_cif(path: Path | str) -> Crystal:
         operations, note = operations_of(block.columns, lengths, angles)
         fractional, species = _expand(atoms, operations, cell)
         source = f"{path.name} (data_{block.name}{note})"
-        crystal = Crystal(name, formula_of(species), "cif", cell, fractional, species, source)
+        space_group = stated_space_group(block.columns)
+        crystal = Crystal(name, formula_of(species), "cif", cell, fractional, species, source, space_group)
         check_crystal(crystal)
     except BadCrystal as error:
         raise BadCrystal(name, f"{path.name}: {error.reason}") from error

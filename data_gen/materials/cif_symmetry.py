@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -58,6 +59,20 @@ def operations_of(
     return space_group_operations(group, _setting(columns, group, name, lengths_angstrom, angles_deg)), ""
 
 
+def stated_space_group(columns: Mapping[str, Sequence[str]]) -> int:
+    """Number of the space group that a data block states, by number or by name; 0 where it states none that is known.
+
+    A label for the record: `operations_of` says which operations count.
+    """
+    number, name = _value(columns, _NUMBER_TAGS), _value(columns, _NAME_TAGS)
+    if number is not None and number.isdecimal():
+        return int(number) if 1 <= int(number) <= 230 else 0
+    try:
+        return 0 if name is None else _number_of(name)
+    except ValueError:
+        return 0  # a setting that ASE does not tabulate, such as "I 1 2/a 1"; its operations are listed
+
+
 def _first(columns: Mapping[str, Sequence[str]], tags: Sequence[str]) -> Sequence[str]:
     return next((columns[tag] for tag in tags if tag in columns), ())
 
@@ -112,6 +127,7 @@ def _symbols(group: int) -> dict[int, str]:
     return symbols
 
 
+@functools.lru_cache(maxsize=1024)
 def _number_of(name: str) -> int:
     from ase.spacegroup import Spacegroup
     from ase.spacegroup.spacegroup import SpacegroupError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_gen.materials.cif import read_cif_folder
+from data_gen.materials.cif_folder import read_cif_folder
 from data_gen.materials.crystal import BadCrystal, Crystal
 from data_gen.materials.library import library
 

@@ -44,6 +44,8 @@ class Crystal:
         fractional: (S, 3) site coordinates in units of the lattice vectors.
         species: for each site ((atomic number, occupancy), ...); what is missing to 1 is vacancy.
         source: where the numbers come from: a publication, or the file.
+        space_group: number in the International Tables as the table or the file states it; 0 where it states none. A
+            label, not derived from the sites.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Crystal:
     fractional: FloatArray
     species: tuple[SiteSpecies, ...]
     source: str
+    space_group: int = 0
 
     def __post_init__(self) -> None:
         for field in ("cell_angstrom", "fractional"):

@@ -76,7 +76,8 @@ def build(row: Row, prototype: Prototype) -> Crystal:
     written = reduced_formula({atomic_number(s): amount for s, amount in parse_formula(row.formula).items()})
     assert formula == written, f"{row.formula} as {row.prototype} has the cell contents {formula}"
     name = f"{row.formula}-{row.prototype}"
-    return Crystal(name, formula, row.prototype, cell, np.concatenate(positions), tuple(species), row.source)
+    sites = np.concatenate(positions)
+    return Crystal(name, formula, row.prototype, cell, sites, tuple(species), row.source, prototype.space_group)
 
 
 def _operations(prototype: Prototype) -> tuple[Operation, ...]:

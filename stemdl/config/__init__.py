@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stemdl.config.errors import ConfigError, Problem
-from stemdl.config.hashing import STAGE_SECTIONS, config_hash, stage_hash
+from stemdl.config.hashing import STAGE_SECTIONS, config_hash, fingerprint, stage_hash
 from stemdl.config.loader import load_config, save_config
 from stemdl.config.root import Config
 
@@ -13,6 +13,7 @@ __all__ = [
     "ConfigError",
     "Problem",
     "config_hash",
+    "fingerprint",
     "load_config",
     "save_config",
     "stage_hash",

@@ -35,11 +35,18 @@ def expand(node: Node, data: Any = None) -> Node:
     return node
 
 
+def inside(node: Node, data: Any = None) -> Node:
+    """As `expand`; of a value that may also be null, what else it may be, so that its own keys and items are found."""
+    node = expand(node, data)
+    options = [option for option in node.get("anyOf", []) if option.get("type") != "null"]
+    return inside(options[0], data) if len(options) == 1 else node
+
+
 def node_at(path: Sequence[str | int], data: Any) -> Node | None:
     """Schema of the value at `path`, not expanded; None where there is no such key."""
     node = root_node()
     for part in path:
-        inner = expand(node, data)
+        inner = inside(node, data)
         if isinstance(part, str):
             found = inner.get("properties", {}).get(part)
             data = data.get(part) if isinstance(data, dict) else None
@@ -57,7 +64,7 @@ def keys_of(node: Node, data: Any = None) -> list[str]:
     """Keys that a section may have; of a section of an unknown kind, the key that says the kind."""
     if "discriminator" in node and not expand(node, data):
         return [node["discriminator"]["propertyName"]]
-    return list(expand(node, data).get("properties", {}))
+    return list(inside(node, data).get("properties", {}))
 
 
 def kinds_of(node: Node) -> list[str]:
@@ -74,7 +81,7 @@ def all_paths() -> tuple[str, ...]:
 @cache
 def path_keys() -> frozenset[KeyPath]:
     """Key paths whose value is a file path or a list of them."""
-    found = ((path, expand(node)) for path, node in _walk(root_node(), ()))
+    found = ((path, inside(node)) for path, node in _walk(root_node(), ()))
     return frozenset(
         path for path, node in found if "path" in (node.get("format"), node.get("items", {}).get("format"))
     )
@@ -82,7 +89,7 @@ def path_keys() -> frozenset[KeyPath]:
 
 def _walk(node: Node, path: KeyPath) -> Iterator[tuple[KeyPath, Node]]:
     kinds = [expand({"$ref": target}) for target in node.get("discriminator", {}).get("mapping", {}).values()]
-    for section in kinds or [expand(node)]:
+    for section in kinds or [inside(node)]:
         for key, child in section.get("properties", {}).items():
             yield (*path, key), child
             yield from _walk(child, (*path, key))
@@ -116,7 +123,9 @@ def describe(node: Node) -> str:
         return f"a section with {node['discriminator']['propertyName']}: {' or '.join(kinds_of(node))}"
     node = expand(node)
     if "anyOf" in node:
-        return " or ".join(describe(option) for option in node["anyOf"])
+        long = [option for option in node["anyOf"] if expand(option).get("type") in ("array", "object")]
+        short = [option for option in node["anyOf"] if option not in long]  # first: a list in words has commas
+        return " or ".join(describe(option) for option in (*short, *long))
     if "enum" in node or "const" in node:
         return " or ".join(str(value) for value in node.get("enum", [node.get("const")]))
     kind = node.get("type")

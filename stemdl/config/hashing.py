@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stemdl import __version__
 from stemdl.atomic_files import sha256_file
 from stemdl.config.root import Config
 
@@ -44,6 +45,14 @@ _HOW_NOT_WHAT = ("workers", "probe_chunk", "samples_per_shard", "item_timeout_s"
 def stage_hash(config: Config, stage: str) -> str:
     """The hash that the results of a stage carry; `stage` is one of `STAGE_SECTIONS`."""
     return config_hash(config, STAGE_SECTIONS[stage], _APPLIED_LATER.get(stage, ()))
+
+
+def fingerprint(config: Config) -> str:
+    """sha256 (hex) over the whole configuration and the version of this program; no file is read for it.
+
+    Ranks of one job compare it: all of them must have read the same.
+    """
+    return hashlib.sha256(f"{__version__} {config.model_dump_json()}".encode()).hexdigest()
 
 
 def config_hash(config: Config, sections: Sequence[str], leave_out: Sequence[tuple[str, str]] = ()) -> str:

@@ -24,6 +24,22 @@ def hint_for(key: str, value: Any, wants: str, length: int = 1) -> str:
     return _unit_hint(key, float(value))
 
 
+def draw_hint(key: str, value: Any) -> str:
+    """A sentence for numbers in the place of a section that says how one is drawn, empty where they are none.
+
+    `key` is the one that holds a value that is the same for every sample.
+    """
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
+        return hint_for(key, value, "object")
+    words = ", ".join(f"{one:g}" for one in numbers)
+    if len(numbers) == 1:
+        return f"one value for every sample belongs into {key}"
+    if len(numbers) == 2:
+        return f"write {{uniform: [{words}]}} for all values between, {{choice: [{words}]}} for one of the two"
+    return f"write {{choice: [{words}]}}"
+
+
 def _unit_hint(key: str, value: float) -> str:
     """Values out of range that are well known in another unit."""
     if key == "microscope.energy_kev":

@@ -15,6 +15,7 @@ from stemdl.config.fields import (
     describe,
     dotted,
     expand,
+    inside,
     keys_of,
     kinds_of,
     nearest_key,
@@ -22,7 +23,8 @@ from stemdl.config.fields import (
     node_at,
     root_node,
 )
-from stemdl.config.hints import hint_for
+from stemdl.config.hints import draw_hint, hint_for
+from stemdl.config.variation import OUT_OF_LIMITS, SECTION_OF
 from stemdl.config.yaml_layer import KeyPath, YamlFault
 
 
@@ -102,13 +104,15 @@ def _problem(detail: ErrorDetails, data: Any, places: Places) -> Problem:
         return unknown_key(path, data, places.of(path))
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return _unknown_kind(path, data, places)
+    if kind == OUT_OF_LIMITS:
+        return _out_of_limits(path, detail["ctx"], data, places)
     if kind == "missing" and isinstance(path[-1], str):
         return Problem(dotted(path), places.of(path[:-1]), "no such key", _allowed(path, data), hint="add the key")
     if kind == "missing":  # a list that is too short
         path = path[:-1]
     if kind == "value_error":
         name, _, text = detail["msg"].removeprefix("Value error, ").partition(": ")
-        path = (*path, name)
+        path = (*path, name) if name else path
         return Problem(dotted(path), places.of(path), text, _allowed(path, data))
     return _wrong_value(path, data, places)
 
@@ -127,7 +131,7 @@ def _without_kinds(location: Sequence[str | int]) -> Iterator[str | int]:
             node, data_kind = expand(node, {"name": part}), False
             continue
         yield part
-        properties = expand(node).get("properties", {})
+        properties = inside(node).get("properties", {})
         node = properties.get(part, {}) if isinstance(part, str) else {}
         data_kind = "discriminator" in node
 
@@ -147,6 +151,14 @@ def _unknown_kind(path: KeyPath, data: Any, places: Places) -> Problem:
     return Problem(dotted(path), places.of(path), found_words(name), " or ".join(kinds), nearest)
 
 
+def _out_of_limits(path: KeyPath, context: Mapping[str, Any], data: Any, places: Places) -> Problem:
+    """A range or choice that reaches beyond what the key whose place it takes may hold."""
+    value, section, name = context["value"], context["section"], context["name"]
+    allowed = f"what {section}.{name} may be: {_allowed((section, name), data)}"
+    hint = hint_for(f"{section}.{name}", value, "number")
+    return Problem(dotted(path), places.of(path), f"{value:g}", allowed, hint=hint)
+
+
 def _wrong_value(path: KeyPath, data: Any, places: Places) -> Problem:
     value = value_at(path, data)
     node = expand(node_at(path, data) or {}, data)
@@ -154,7 +166,13 @@ def _wrong_value(path: KeyPath, data: Any, places: Places) -> Problem:
     wants = next((str(option["type"]) for option in options if option.get("type") not in (None, "null")), "")
     names = [str(name) for name in node.get("enum", [])]
     nearest = nearest_value(value, names) if isinstance(value, str) else ""
-    hint = hint_for(dotted(path), value, wants, node.get("minItems", 1))
+    usual = dotted((SECTION_OF.get(str(path[-1]), ""), path[-1]))
+    if path == ("vary", path[-1]):
+        hint = draw_hint(usual, value)
+    elif dotted(path) == usual and isinstance(value, dict):
+        hint = f"what is drawn for every sample stands under vary.{path[-1]}"
+    else:
+        hint = hint_for(dotted(path), value, wants, inside(node).get("minItems", 1))
     return Problem(dotted(path), places.of(path), found_words(value), _allowed(path, data), nearest, hint)
 
 

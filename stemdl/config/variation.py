@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Self
+from functools import cache
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from stemdl.config.base import Section, list_to_tuple
+from stemdl.config.instrument import Detector, Microscope, Scan
+from stemdl.config.simulation import SpecimenSection
 
 Pair = Annotated[tuple[float, float], BeforeValidator(list_to_tuple)]
 Choices = Annotated[tuple[float, ...], Field(min_length=1), BeforeValidator(list_to_tuple)]
+
+OUT_OF_LIMITS = "drawn_value_out_of_limits"
+"""Kind of the validation error of a draw that its section would not take; `ctx` has value, section and name."""
 
 
 class Draw(Section):
@@ -28,7 +43,8 @@ class Draw(Section):
     def _one_of_three(self) -> Self:
         given = [name for name in ("uniform", "log_uniform", "choice") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"uniform: {' and '.join(given) or 'none'} given, exactly one of the three keys is needed")
+            found = " and ".join(given) or "no key"  # of the section as a whole: no name before the colon
+            raise ValueError(f": {found} given, exactly one of the three is needed")
         for name in ("uniform", "log_uniform"):
             pair = getattr(self, name)
             if pair is not None and pair[0] > pair[1]:
@@ -38,11 +54,23 @@ class Draw(Section):
         return self
 
     @property
-    def limits(self) -> tuple[float, float]:
-        """Smallest and largest value that can be drawn."""
+    def values(self) -> tuple[float, ...]:
+        """The numbers that were given: both ends of a range, or all choices."""
         values = self.uniform or self.log_uniform or self.choice
         assert values is not None
-        return min(values), max(values)
+        return values
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Smallest and largest value that can be drawn."""
+        return min(self.values), max(self.values)
+
+    def nearest(self, value: float) -> float:
+        """The value nearest to the one given that can be drawn."""
+        if self.choice is not None:
+            return min(self.choice, key=lambda one: abs(one - value))
+        low, high = self.limits
+        return min(high, max(low, value))
 
     def at(self, quantile: float) -> float:
         """The value at a quantile in [0, 1): a uniform random number there gives a draw."""
@@ -50,7 +78,7 @@ class Draw(Section):
             return self.choice[min(len(self.choice) - 1, int(quantile * len(self.choice)))]
         low, high = self.limits
         if self.uniform is not None:
-            return low + quantile * (high - low)
+            return min(high, low + quantile * (high - low))
         return min(high, max(low, math.exp(math.log(low) + quantile * (math.log(high) - math.log(low)))))
 
 
@@ -87,6 +115,20 @@ class Vary(Section):
     dose_e_per_a2: Draw | None = None
     """Dose in e/Å², in place of detector.dose_e_per_a2; like that one applied when samples are loaded."""
 
+    @field_validator("*")
+    @classmethod
+    def _within_limits(cls, draw: Draw | None, info: ValidationInfo) -> Draw | None:
+        """What may be drawn is what the section of the quantity takes."""
+        assert info.field_name is not None
+        for value in () if draw is None else draw.values:
+            try:
+                _value_of(info.field_name).validate_python(value)
+            except ValidationError as error:
+                context = {"value": value, "section": SECTION_OF[info.field_name], "name": info.field_name}
+                message = "{value} is outside the limits of {section}.{name}"
+                raise PydanticCustomError(OUT_OF_LIMITS, message, context) from error
+        return draw
+
     @property
     def draws(self) -> Mapping[str, Draw]:
         """What is drawn, by name, in the order of the keys."""
@@ -112,3 +154,18 @@ SECTION_OF: Mapping[str, str] = {
     "dose_e_per_a2": "detector",
 }
 """The section whose value of the same name a draw takes the place of."""
+
+_SECTIONS: Mapping[str, type[Section]] = {
+    "microscope": Microscope,
+    "scan": Scan,
+    "specimen": SpecimenSection,
+    "detector": Detector,
+}
+
+
+@cache
+def _value_of(name: str) -> TypeAdapter[Any]:
+    """Checks a value against the limits of the key of this name in its section."""
+    field = _SECTIONS[SECTION_OF[name]].model_fields[name]
+    limited: Any = Annotated[(field.annotation, field)]
+    return TypeAdapter(limited)

@@ -7,19 +7,16 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stemdl.disks import PROBE_BYTES, file_system_of, is_network, write_speed_mb_per_s
 from stemdl.doctor.answer import Answer, Line
 from stemdl.doctor.machine import GIB
 from stemdl.errors import UserError
 
-PROBE_BYTES = 64 * 1024**2
-PROBE_SECONDS = 3.0
 LOW_SPACE_GIB = 2.0
-NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "smb", "ceph", "glusterfs", "afs", "fuse.sshfs")
 
 
 def require_folder(folder: Path) -> None:
@@ -71,35 +68,6 @@ def burst_buffer_candidates(env: Mapping[str, str]) -> list[tuple[str, Path]]:
     return found
 
 
-def file_system_of(path: Path, mountinfo: str | None = None) -> str:
-    """Type of the file system that holds a path, from the longest mount point above it; "unknown" without /proc."""
-    if mountinfo is None:
-        source = Path("/proc/self/mountinfo")
-        mountinfo = source.read_text(encoding="utf-8", errors="replace") if source.is_file() else ""
-    best, kind = -1, "unknown"
-    for line in mountinfo.splitlines():
-        before, dash, after = line.partition(" - ")
-        if not dash:
-            continue
-        point = before.split()[4].replace("\\040", " ")
-        # The later of two mounts on one point hides the earlier.
-        if path.resolve().is_relative_to(point) and len(point) >= best:
-            best, kind = len(point), after.split()[0]
-    return kind
-
-
-def write_speed_mb_per_s(folder: Path, size: int = PROBE_BYTES, seconds: float = PROBE_SECONDS) -> float:
-    """Write up to `size` bytes to a nameless file, for up to `seconds`, and sync it. Raises OSError."""
-    block = os.urandom(1 << 20)  # not zeros: some file systems store none of those
-    written = 0
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as stream:
-        began = time.perf_counter()
-        while written < size and time.perf_counter() - began < seconds:
-            written += stream.write(block) or 0
-        os.fsync(stream.fileno())
-        return written / 1e6 / (time.perf_counter() - began)
-
-
 def _look_at(name: str, path: Path) -> dict[str, Any]:
     free = shutil.disk_usage(path).free
     writable = os.access(path, os.W_OK | os.X_OK)
@@ -111,7 +79,7 @@ def _look_at(name: str, path: Path) -> dict[str, Any]:
         "name": name,
         "path": str(path.resolve()),
         "file_system": kind,
-        "shared": kind.startswith(NETWORK_FILE_SYSTEMS),
+        "shared": is_network(kind),
         "free_gib": round(free / GIB, 2),
         "write_mb_per_s": speed,
         "writable": writable,

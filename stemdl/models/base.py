@@ -12,12 +12,15 @@ from torch import nn
 class FieldInputs:
     """A batch of fields.
 
-    amplitude: (b, sy, sx, qy, qx) float32, square root of the intensity as a fraction of the incident beam.
+    amplitude: (b, sy, sx, qy, qx) float32, square root of the intensity as a fraction of the incident beam; what a
+    detector reads may exceed 1 (shot noise, hot pixels).
     channels: (b, c, y, x) float32 physics channels on the grid of the potential, or None for a network without any.
+    scan_step_angstrom: (b,) float32 steps of the scans in Å, or None where all are that of the configuration.
     """
 
     amplitude: torch.Tensor
     channels: torch.Tensor | None = None
+    scan_step_angstrom: torch.Tensor | None = None
 
 
 class PotentialNetwork(nn.Module):

@@ -12,6 +12,9 @@ kernels and joins differ in the published digits. A multiply-add is two FLOP, a 
 its input, training is three forward passes. What the counts leave open is the last convolution: it is 1x1, as the
 public code says, and sees the whole last stack, as in Jégou et al.
 
+It is given patterns and nothing else: optics, scan step and thickness that differ between samples it must tell from
+them.
+
 Ours, and without weights: the patterns are scaled to order one, and a softplus makes the answer positive, since it is
 the root of a potential.
 """
@@ -129,7 +132,8 @@ class FcDenseNet(PotentialNetwork):
             found, allowed = f"{sy} x {sx} positions", f"{self.positions[0]} x {self.positions[1]}, its input channels"
             raise NetworkConfigError("scan.positions", found, f"{allowed}: fc_densenet is bound to one scan")
         check_halving((qy, qx), self.pools)
-        # A pattern sums to at most 1, so its root mean square amplitude over n pixels is at most 1/√n.
+        # A pattern sums to about 1 (noise and hot pixels aside, to less), so its root mean square amplitude over n
+        # pixels is about 1/√n.
         x = self.first(inputs.amplitude.reshape(batch, sy * sx, qy, qx) * math.sqrt(qy * qx))
         stacks: list[torch.Tensor] = []
         for block, down in zip(self.down_blocks, self.downs, strict=True):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-from torch.nn import functional
 
 from stemdl.config import Config
 from stemdl.config.network import ScanField as ScanFieldSection
@@ -34,11 +34,34 @@ class FieldPhysics:
     """(..., n, n) last potential in V·Å on the whole box of the coarse model."""
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """What a field was recorded with: all that tells its coarse model from that of another field."""
+
+    optics: Optics
+    scan_step_angstrom: float
+    thickness_angstrom: float
+
+
+OPTICS_NAMES = tuple(Optics.__dataclass_fields__)
+"""Parameters of a sample that are its optics, under the same names."""
+SCAN_STEP = "scan_step_angstrom"
+"""The parameter of a sample that is the step of its scan."""
+
+_MOST_MODELS = 8
+_MODELS_BYTES = 2**28
+
+
 class ScanPhysics:
     """Conjugate-gradient steps through the coarse multislice model, for fields of one configuration.
 
     Results are pictures (y, x) on the grid of the potential: the potentials after `kept_steps` in V·Å at the resolution
     of the target, the preconditioned gradient at the last one, and the residual of each position.
+
+    Optics and scan step are those of the configuration, or those among the `parameters` given with a field, by the
+    names that shards record them under (energy_kev, scan_step_angstrom, ...). The field stays that of the
+    configuration whatever the step: a scan of smaller steps does not reach its border, where pictures keep their start.
+    A finite source and the shifts of scan noise are not modelled.
 
     Raises NetworkConfigError where the grids of box, detector, scan and target do not divide one another.
     """
@@ -65,48 +88,76 @@ class ScanPhysics:
             _binning(config.detector.dk_per_angstrom, box),
         )
         self.field_pixels = field_pixels(config)
-        pixel = config.target.pixel_angstrom
+        self._pixel_angstrom = pixel = config.target.pixel_angstrom
         self._to_field = tuple(
             _sampling_matrix(self.grid, pixels, pixel, config.target.blur_sigma_angstrom)
             for pixels in self.field_pixels
         )
         self._to_box = tuple(_interpolation_matrix(self.grid, pixels, pixel) for pixels in self.field_pixels)
-        # A model holds the waves of all positions; making one anew costs little beside the steps it is used for.
-        self._model = lru_cache(maxsize=8)(self._build_model)
+        # A model holds the waves of all positions; making one anew costs little beside the steps it is used for, so
+        # few are kept: of fields that are all recorded differently, none is ever asked for again.
+        waves_bytes = math.prod(config.scan.positions) * self.grid.pixels**2 * torch.complex64.itemsize
+        self._model = lru_cache(maxsize=max(1, min(_MOST_MODELS, _MODELS_BYTES // waves_bytes)))(self._build_model)
 
-    def _build_model(self, thickness_angstrom: float) -> ScanModel:
+    def _build_model(self, conditions: Conditions) -> ScanModel:
         return ScanModel(
-            self._optics,
+            conditions.optics,
             self.grid,
-            self._geometry,
+            replace(self._geometry, scan_step_angstrom=conditions.scan_step_angstrom),
             slices=self._section.slices,
-            thickness_angstrom=thickness_angstrom,
+            thickness_angstrom=conditions.thickness_angstrom,
         )
 
-    def first(self, amplitude: torch.Tensor, thickness_angstrom: float) -> FieldPhysics:
+    def conditions(self, thickness_angstrom: float, parameters: Mapping[str, float] | None = None) -> Conditions:
+        """What a field was recorded with: the configuration's optics and step but for what `parameters` say."""
+        given = {} if parameters is None else parameters
+        return Conditions(
+            replace(self._optics, **{name: float(given[name]) for name in OPTICS_NAMES if name in given}),
+            float(given.get(SCAN_STEP, self._geometry.scan_step_angstrom)),
+            thickness_angstrom,
+        )
+
+    def first(
+        self, amplitude: torch.Tensor, thickness_angstrom: float, parameters: Mapping[str, float] | None = None
+    ) -> FieldPhysics:
         """Pictures of one field from a flat start. amplitude: (sy, sx, qy, qx) float32."""
         level = self._section.start_v_per_angstrom * thickness_angstrom
         flat = torch.full((self.grid.pixels, self.grid.pixels), level)
-        return self._iterate(amplitude, thickness_angstrom, flat)
+        return self._iterate(amplitude, self.conditions(thickness_angstrom, parameters), flat)
 
     def after(
-        self, amplitude: torch.Tensor, thickness_angstrom: float, potential: torch.Tensor, box: torch.Tensor
+        self,
+        amplitude: torch.Tensor,
+        thickness_angstrom: float,
+        potential: torch.Tensor,
+        box: torch.Tensor,
+        parameters: Mapping[str, float] | None = None,
     ) -> FieldPhysics:
         """Pictures that start from an answer (y, x) in V·Å; `box` (n, n) is the potential around the field.
 
         The answer itself comes first among them: the next stage corrects it.
         """
-        physics = self._iterate(amplitude, thickness_angstrom, self._embed(potential, box))
+        conditions = self.conditions(thickness_angstrom, parameters)
+        physics = self._iterate(amplitude, conditions, self._embed(potential, box))
         return FieldPhysics(torch.cat([potential.unsqueeze(0), physics.pictures]), physics.box)
 
-    def _iterate(self, amplitude: torch.Tensor, thickness_angstrom: float, start: torch.Tensor) -> FieldPhysics:
+    def _iterate(self, amplitude: torch.Tensor, conditions: Conditions, start: torch.Tensor) -> FieldPhysics:
         steps = self._section.steps
         iterates = conjugate_gradient(
-            self._model(thickness_angstrom), amplitude.to(torch.float32), start, steps, kept_steps(steps)
+            self._model(conditions), amplitude.to(torch.float32), start, steps, kept_steps(steps)
         )
         maps = [self._sample(picture) for picture in (*iterates.potentials, iterates.gradient)]
-        residual = functional.interpolate(iterates.residual[None, None], size=self.field_pixels, mode="nearest")
-        return FieldPhysics(torch.stack([*maps, residual[0, 0]]), iterates.potentials[-1])
+        maps.append(self._on_field(iterates.residual, conditions.scan_step_angstrom))
+        return FieldPhysics(torch.stack(maps), iterates.potentials[-1])
+
+    def _on_field(self, of_positions: torch.Tensor, scan_step_angstrom: float) -> torch.Tensor:
+        """(sy, sx), one value for each position, to (y, x): that of the position each pixel of the field is next to."""
+        for axis, pixels in enumerate(self.field_pixels):
+            count = of_positions.shape[axis]
+            from_middle = (torch.arange(pixels, dtype=torch.float64) - (pixels - 1) / 2) * self._pixel_angstrom
+            place = (from_middle / scan_step_angstrom + count / 2).floor().long().clamp(0, count - 1)
+            of_positions = of_positions.index_select(axis, place)
+        return of_positions
 
     def _sample(self, picture: torch.Tensor) -> torch.Tensor:
         """(n, n) on the box to (y, x) on the field: the Fourier series, blurred and averaged over each pixel."""

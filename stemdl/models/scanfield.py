@@ -139,12 +139,17 @@ class Stage(nn.Module):
         if self.head.bias is not None:
             nn.init.zeros_(self.head.bias)
 
-    def forward(self, amplitude: torch.Tensor, channels: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, amplitude: torch.Tensor, channels: torch.Tensor, relative_step: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """(b, y, x) square root of the potential over the scale.
 
         channels[:, 0] is the same quantity as physics alone has it; the stage multiplies and corrects it.
+        relative_step: (b,) scan steps over the one that the field is divided by, None where they are the same.
         """
         features = self.encoder(amplitude)
+        if relative_step is not None:
+            features = on_nominal_raster(features, relative_step)
         around = functional.avg_pool2d(
             features, CONTEXT_POSITIONS, stride=1, padding=CONTEXT_POSITIONS // 2, count_include_pad=False
         )
@@ -154,11 +159,25 @@ class Stage(nn.Module):
         return functional.relu(channels[:, 0] * (1 + gain) + correction)
 
 
+def on_nominal_raster(features: torch.Tensor, relative_step: torch.Tensor) -> torch.Tensor:
+    """(b, f, sy, sx) features of scans whose steps are `relative_step` (b,) times the nominal one, where a scan of the
+    nominal step about the same middle has its positions: linear between positions, beyond the border its value."""
+    weights = []
+    for count in features.shape[2:]:
+        index = torch.arange(count, dtype=features.dtype, device=features.device)
+        middle = (count - 1) / 2
+        place = ((index - middle) / relative_step.to(features)[:, None] + middle).clamp(0, count - 1)  # (b, count)
+        weights.append((1 - (place[:, None, :, None] - index).abs()).clamp_min(0))  # (b, 1, nominal, own)
+    rows, columns = weights
+    return rows @ features @ columns.mT
+
+
 class ScanField(PotentialNetwork):
     """The whole network: independent stages, each with its own weights.
 
     `FieldInputs.channels` holds the raw pictures of `stemdl.models.scan_physics.ScanPhysics`, in V·Å; the network
-    brings them to order one with its own scale.
+    brings them to order one with its own scale. They are made with each field's own optics, which is how the network
+    knows them; of a drawn scan step it is told, and puts its features where they were recorded.
     """
 
     def __init__(self, config: Config) -> None:
@@ -167,6 +186,7 @@ class ScanField(PotentialNetwork):
         assert isinstance(section, ScanFieldSection)
         self.stages = section.stages
         self.field_pixels = field_pixels(config)
+        self._drawn_about = None if config.vary.step_angstrom is None else config.scan.step_angstrom
         self._steps_kept = len(kept_steps(section.back_projection.steps))
         self.parts = nn.ModuleList(
             Stage(
@@ -198,8 +218,15 @@ class ScanField(PotentialNetwork):
         """(b, y, x) square root of the potential over the scale, as `stage` has it."""
         assert inputs.channels is not None
         contrast = self._contrast(inputs.channels, stage)
-        answer: torch.Tensor = self.parts[stage](inputs.amplitude, self._relative(inputs.channels, contrast, stage))
+        channels = self._relative(inputs.channels, contrast, stage)
+        answer: torch.Tensor = self.parts[stage](inputs.amplitude, channels, self._relative_step(inputs))
         return answer * (contrast / self.scale_v_angstrom).sqrt().reshape(-1, 1, 1)
+
+    def _relative_step(self, inputs: FieldInputs) -> torch.Tensor | None:
+        """(b,) scan steps over that of the configuration; None where it draws none, and no look at the numbers."""
+        if self._drawn_about is None or inputs.scan_step_angstrom is None:
+            return None
+        return inputs.scan_step_angstrom / self._drawn_about
 
     def _reference(self, stage: int) -> int:
         """Index of the potential that the stage corrects: the physics' last one, later the answer before it."""

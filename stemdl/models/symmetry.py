@@ -19,9 +19,12 @@ def symmetries(config: Config) -> tuple[int, ...]:
     """Operations that leave the probe, the shape of the scan and that of the detector as they are.
 
     All eight of a round probe; none that transposes where scan or detector is oblong; a two-fold astigmatism leaves the
-    identity and the half turn.
+    identity and the half turn. Where astigmatism is drawn, one set of operations serves all samples: that of an
+    astigmatic probe, if any sample may have one.
     """
-    if config.microscope.astigmatism_angstrom > 0:
+    drawn = config.vary.astigmatism_angstrom
+    magnitudes = (config.microscope.astigmatism_angstrom,) if drawn is None else drawn.limits
+    if any(magnitude != 0 for magnitude in magnitudes):
         return (IDENTITY, HALF_TURN)
     square = all(shape[0] == shape[1] for shape in (config.scan.positions, config.detector.pixels))
     return tuple(operation for operation in range(8) if square or not operation & 1)

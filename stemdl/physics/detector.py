@@ -1,14 +1,10 @@
-"""From intensities on the FFT grid to what a pixelated detector records."""
+"""From intensities on the FFT grid to what reaches the pixels of a detector."""
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch.nn import functional
 
 
 def to_detector(intensity: torch.Tensor, pixels: tuple[int, int], binning: int = 1) -> torch.Tensor:
@@ -72,26 +68,6 @@ def _bin_taps(n: int, count: int, binning: int) -> tuple[torch.Tensor, torch.Ten
     return torch.where(inside, frequency % n, 0), weight * inside
 
 
-def gaussian_kernel(sigma: float) -> torch.Tensor:
-    """(2 r + 1,) normalised Gaussian of standard deviation `sigma` in samples, cut at 4 σ."""
-    radius = max(1, math.ceil(4 * sigma))
-    x = torch.arange(-radius, radius + 1, dtype=torch.float32)
-    kernel = torch.exp(-0.5 * (x / sigma) ** 2)
-    return kernel / kernel.sum()
-
-
-def blur_patterns(patterns: torch.Tensor, sigma_pixels: float) -> torch.Tensor:
-    """Gaussian point spread of the detector over the last two axes; electrons that leave the edge are lost."""
-    if sigma_pixels == 0:
-        return patterns
-    kernel = gaussian_kernel(sigma_pixels).to(patterns)
-    half = kernel.numel() // 2
-    flat = patterns.reshape(-1, 1, *patterns.shape[-2:])
-    flat = functional.conv2d(flat, kernel.reshape(1, 1, -1, 1), padding=(half, 0))
-    flat = functional.conv2d(flat, kernel.reshape(1, 1, 1, -1), padding=(0, half))
-    return flat.reshape(patterns.shape)
-
-
 def finite_source(patterns: torch.Tensor, sigma_positions: tuple[float, float]) -> torch.Tensor:
     """Incoherent effective source: a Gaussian over the scan axes of (sy, sx, qy, qx) patterns, in scan steps.
 
@@ -105,17 +81,3 @@ def finite_source(patterns: torch.Tensor, sigma_positions: tuple[float, float]) 
             weights = (weights / weights.sum(dim=1, keepdim=True)).to(patterns)
             patterns = torch.tensordot(weights, patterns.movedim(axis, 0), dims=1).movedim(0, axis)
     return patterns
-
-
-def poisson_dose(
-    patterns: NDArray[np.float32], dose_e_per_a2: float, step_angstrom: float, seed: tuple[int, ...]
-) -> NDArray[np.float32]:
-    """Shot noise: electrons counted per pixel, turned back into fractions of the incident beam.
-
-    patterns: fractions of the incident beam, any shape. Counts per pattern are dose times step². The random numbers
-    follow from `seed` alone.
-    """
-    electrons = dose_e_per_a2 * step_angstrom**2
-    rng = np.random.default_rng(np.random.SeedSequence(list(seed)))
-    counts = rng.poisson(np.maximum(patterns, 0.0).astype(np.float64) * electrons)
-    return (counts / electrons).astype(np.float32)

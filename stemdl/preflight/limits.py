@@ -7,18 +7,21 @@ from collections.abc import Iterator
 
 from stemdl.config import Config
 from stemdl.config.network import ScanField
-from stemdl.preflight.findings import Finding
+from stemdl.preflight.findings import Finding, Severity, judge
 
 FEWEST_TARGET_PIXELS = 11  # the window of the structural similarity; Fourier ring correlation needs 8
 LARGEST_LEARNING_RATE = 1.0
 LARGEST_BLUR_SHARE = 0.25  # of the field or the detector, as σ
 LARGEST_DISPLACEMENT_ANGSTROM = 0.5
 LARGEST_TILT_MRAD = 200.0
+LARGEST_JITTER_SHARE = 0.5  # of a step, as σ
+LARGEST_DRIFT_SHARE = 0.5  # of the field
 
 
 def check_limits(config: Config) -> list[Finding]:
     """Fields and blurs that leave nothing, values beyond any use, a run folder that is a file."""
-    findings = [*_fields(config), *_blurs(config), *_slips(config), *_slices(config), *_folder(config)]
+    of_values = [finding for finding in check_values(config) if finding.severity != "ok"]
+    findings = [*_fields(config), *_blurs(config), *of_values, *_training(config), *_slices(config), *_folder(config)]
     if findings:
         return findings
     rows, columns = _target_pixels(config)
@@ -53,7 +56,6 @@ def _blurs(config: Config) -> Iterator[Finding]:
     share = LARGEST_BLUR_SHARE
     bounds = (
         ("target.blur_sigma_angstrom", config.target.blur_sigma_angstrom, share * field, "Å", "a quarter of the field"),
-        ("microscope.source_sigma_angstrom", config.microscope.source_sigma_angstrom, field, "Å", "the scan's extent"),
         ("detector.blur_sigma_pixels", config.detector.blur_sigma_pixels, share * pixels, "pixels", "a quarter of it"),
     )
     for key, sigma, limit, unit, what in bounds:
@@ -62,20 +64,39 @@ def _blurs(config: Config) -> Iterator[Finding]:
             yield Finding("error", f"{key.partition('.')[0]} blur size", f"σ {sigma:g} {unit}", right, key)
 
 
-def _slips(config: Config) -> Iterator[Finding]:
-    rate, specimen = config.train.lr, config.specimen
-    displacement, tilt = specimen.displacement_sigma_angstrom, specimen.tilt_mrad
+def check_values(config: Config) -> list[Finding]:
+    """Values that may be drawn for every sample, and that leave nothing to be seen or only a slip explains."""
+    specimen, scan = config.specimen, config.scan
+    field, displacement, tilt = min(scan.field_angstrom), specimen.displacement_sigma_angstrom, specimen.tilt_mrad
+    source, jitter, drift = config.microscope.source_sigma_angstrom, scan.jitter_sigma_angstrom, scan.drift_angstrom
+    step = scan.step_angstrom
+    return [
+        _bounded("error", "microscope blur size", "microscope.source_sigma_angstrom", source, field,
+                 f"σ {source:g} Å", f"at most {field:.4g} Å, the scan's extent: nothing is left beyond"),
+        _bounded("warning", "displacements", "specimen.displacement_sigma_angstrom", displacement,
+                 LARGEST_DISPLACEMENT_ANGSTROM, f"atoms displaced by σ {displacement:g} Å",
+                 f"at most {LARGEST_DISPLACEMENT_ANGSTROM:g} Å (0.05 to 0.1 Å is usual): a crystal melts before"),
+        _bounded("warning", "tilt", "specimen.tilt_mrad", tilt, LARGEST_TILT_MRAD,
+                 f"a tilt of σ {tilt:g} mrad, which is {tilt * 1e-3:.3g} rad or {math.degrees(tilt * 1e-3):.3g}°",
+                 f"at most {LARGEST_TILT_MRAD:g} mrad: beyond, zone axes mean nothing"),
+        _bounded("warning", "jitter", "scan.jitter_sigma_angstrom", jitter, LARGEST_JITTER_SHARE * step,
+                 f"jitter of σ {jitter:g} Å on steps of {step:g} Å",
+                 f"at most {LARGEST_JITTER_SHARE * step:.4g} Å: neighbouring positions change places"),
+        _bounded("warning", "drift", "scan.drift_angstrom", drift, LARGEST_DRIFT_SHARE * field,
+                 f"a drift of {drift:g} Å over a field of {field:g} Å",
+                 f"at most {LARGEST_DRIFT_SHARE * field:.4g} Å: the scan leaves the field that it is to show"),
+    ]  # fmt: skip
+
+
+def _bounded(severity: Severity, check: str, key: str, value: float, limit: float, found: str, right: str) -> Finding:
+    return judge(value > limit * (1 + 1e-9), severity, check, found, right, key, value / limit - 1)
+
+
+def _training(config: Config) -> Iterator[Finding]:
+    rate = config.train.lr
     if rate > LARGEST_LEARNING_RATE:
         right = f"at most {LARGEST_LEARNING_RATE:g}, such as 3e-3: training diverges"
         yield Finding("warning", "learning rate", f"a rate of {rate:g}", right, "train.lr")
-    if displacement > LARGEST_DISPLACEMENT_ANGSTROM:
-        right = f"at most {LARGEST_DISPLACEMENT_ANGSTROM:g} Å (0.05 to 0.1 Å is usual): a crystal melts before"
-        found = f"atoms displaced by σ {displacement:g} Å"
-        yield Finding("warning", "displacements", found, right, "specimen.displacement_sigma_angstrom")
-    if tilt > LARGEST_TILT_MRAD:
-        found = f"a tilt of σ {tilt:g} mrad, which is {tilt * 1e-3:.3g} rad or {math.degrees(tilt * 1e-3):.3g}°"
-        right = f"at most {LARGEST_TILT_MRAD:g} mrad: beyond, zone axes mean nothing"
-        yield Finding("warning", "tilt", found, right, "specimen.tilt_mrad")
 
 
 def _slices(config: Config) -> Iterator[Finding]:

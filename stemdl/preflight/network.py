@@ -12,8 +12,6 @@ from stemdl.preflight.sampling import is_whole
 if TYPE_CHECKING:
     from stemdl.models.describe import ModelDescription
 
-FEWEST_ELECTRONS = 100
-
 
 def check_network(config: Config) -> tuple[list[Finding], ModelDescription | None]:
     """Whether the network can be built for this scan, detector and target, and what it then costs.
@@ -89,20 +87,3 @@ def check_training(config: Config, ranks: int) -> list[Finding]:
     found = f"a batch of {train.batch} fields from {samples}"
     right = f"at most {samples}: a batch repeats fields"
     return [*findings, judge(train.batch > samples, "warning", "batch and samples", found, right, "train.batch")]
-
-
-def check_dose(config: Config) -> list[Finding]:
-    """Electrons per pattern, which is what a dose means for the network."""
-    dose, step = config.detector.dose_e_per_a2, config.scan.step_angstrom
-    key = "detector.dose_e_per_a2"
-    if dose is None:
-        return [Finding("ok", "dose", "no shot noise", "", key)]
-    electrons = dose * step**2
-    pixels = config.detector.pixels[0] * config.detector.pixels[1]
-    found = (
-        f"{dose:g} e/Å² on steps of {step:g} Å: {electrons:.4g} electrons a pattern, {electrons / pixels:.3g} a pixel"
-    )
-    right = (
-        f"at least {FEWEST_ELECTRONS} electrons a pattern ({FEWEST_ELECTRONS / step**2:.4g} e/Å²): this is shot noise"
-    )
-    return [judge(electrons < FEWEST_ELECTRONS, "warning", "dose", found, right, key)]

@@ -9,6 +9,8 @@ from stemdl.physics.constants import wavelength_angstrom
 from stemdl.preflight.findings import Finding, judge
 
 _ALPHA_STEPS = 64
+JITTER_REACH = 4.0
+"""Standard deviations of the jitter that a probe is given room for: 1 position in 8000 is thrown farther."""
 
 
 def probe_radius_angstrom(config: Config) -> float:
@@ -68,20 +70,23 @@ def check_units(config: Config) -> list[Finding]:
 
 def check_probe(config: Config) -> list[Finding]:
     """The probe, with its tails, inside the periodic box around every position; neighbouring probes overlap."""
-    box, step = config.specimen.box_angstrom, config.scan.step_angstrom
-    half_scan = (max(config.scan.positions) - 1) / 2 * step
+    box, scan = config.specimen.box_angstrom, config.scan
+    noise = scan.drift_angstrom / 2 + JITTER_REACH * scan.jitter_sigma_angstrom
+    half_scan = (max(scan.positions) - 1) / 2 * scan.step_angstrom
     radius = probe_radius_angstrom(config)
-    need = 2 * (half_scan + radius)
+    need = 2 * (half_scan + noise + radius)
+    strays = f" + drift and jitter {2 * noise:.3g} Å" if noise > 0 else ""
     found = (
-        f"scan {2 * half_scan:.4g} Å + probe {2 * radius:.3g} Å across (at the wider surface, with defocus, "
+        f"scan {2 * half_scan:.4g} Å{strays} + probe {2 * radius:.3g} Å across (at the wider surface, with defocus, "
         f"aberrations and tails) = {need:.4g} Å in a box of {box:g} Å"
     )
     right = (
         f"a box of {need:.4g} Å or more, or fewer positions, a smaller step, less defocus: a probe that reaches the "
         "box's border comes in again on the other side"
     )
-    fits = judge(need > box * (1 + 1e-9), "error", "probe in the box", found, right, "specimen.box_angstrom")
-    return [fits, _scattered_beam(config, half_scan + radius), _overlap(config, radius)]
+    bad = need > box * (1 + 1e-9)
+    fits = judge(bad, "error", "probe in the box", found, right, "specimen.box_angstrom", need / box - 1)
+    return [fits, _scattered_beam(config, half_scan + noise + radius), _overlap(config, radius)]
 
 
 def _scattered_beam(config: Config, half_width: float) -> Finding:
@@ -91,7 +96,8 @@ def _scattered_beam(config: Config, half_width: float) -> Finding:
     need = 2 * (half_width + thickness * angle_mrad * 1e-3)
     found = f"beams scattered by {angle_mrad:.4g} mrad over {thickness:g} Å need {need:.4g} Å of {box:g} Å"
     right = f"a box of {need:.4g} Å, if the outermost positions are to be as good as the others"
-    return judge(need > box * (1 + 1e-9), "warning", "scattered beams", found, right, "specimen.box_angstrom")
+    bad = need > box * (1 + 1e-9)
+    return judge(bad, "warning", "scattered beams", found, right, "specimen.box_angstrom", need / box - 1)
 
 
 def _overlap(config: Config, radius: float) -> Finding:
@@ -99,4 +105,4 @@ def _overlap(config: Config, radius: float) -> Finding:
     overlap = 1 - step / (2 * radius)
     found = f"steps of {step:g} Å, probe {2 * radius:.3g} Å across: {max(overlap, 0):.0%} linear overlap"
     right = f"half a probe or more: a step of at most {radius:.3g} Å, or more defocus"
-    return judge(overlap < 0.5, "warning", "probe overlap", found, right, "scan.step_angstrom")
+    return judge(overlap < 0.5, "warning", "probe overlap", found, right, "scan.step_angstrom", step / radius - 1)

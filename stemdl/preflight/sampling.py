@@ -63,9 +63,19 @@ def check_grids(config: Config) -> list[Finding]:
     return findings
 
 
+def check_apertures(config: Config) -> list[Finding]:
+    """For each grid: the aperture below the cutoff."""
+    return [_aperture(config, section, pixel) for section, pixel in grids(config)]
+
+
 def check_detector(config: Config) -> list[Finding]:
     """The detector's pixel against the box's reciprocal grid, the bright field and the probe."""
-    return [_detector_pixel(config), _bright_field(config), _pattern_sampling(config)]
+    return [_detector_pixel(config), *check_patterns(config)]
+
+
+def check_patterns(config: Config) -> list[Finding]:
+    """The detector against the bright field and the probe."""
+    return [_bright_field(config), _pattern_sampling(config)]
 
 
 def _label(section: str) -> str:
@@ -105,7 +115,8 @@ def _aperture(config: Config, section: str, pixel: float) -> Finding:
     found = f"aperture {alpha:g} mrad, the grid carries {cutoff:.4g} mrad (2/3 of Nyquist)"
     wavelength = wavelength_angstrom(config.microscope.energy_kev)
     right = f"pixels below {wavelength / (3e-3 * alpha):.4g} Å: beyond the cutoff the probe's electrons are lost"
-    return judge(alpha >= cutoff, "error", f"{_label(section)}: aperture", found, right, f"{section}.pixel_angstrom")
+    name, key = f"{_label(section)}: aperture", f"{section}.pixel_angstrom"
+    return judge(alpha >= cutoff, "error", name, found, right, key, alpha / cutoff - 1)
 
 
 def _detector_extent(config: Config, section: str, pixel: float) -> Finding:
@@ -155,7 +166,7 @@ def _bright_field(config: Config) -> Finding:
     alpha = config.microscope.semiangle_mrad
     found = f"the bright field ends at {alpha:g} mrad, the detector at {edge:.4g} mrad"
     right = "a detector that holds the bright-field disc: more pixels, or wider ones"
-    return judge(edge < alpha, "warning", "bright field", found, right, "detector.pixels")
+    return judge(edge < alpha, "warning", "bright field", found, right, "detector.pixels", alpha / edge - 1)
 
 
 def _pattern_sampling(config: Config) -> Finding:
@@ -163,4 +174,5 @@ def _pattern_sampling(config: Config) -> Finding:
     window, width = 1 / config.detector.dk_per_angstrom, 2 * probe_radius_angstrom(config)
     found = f"detector pixels resolve {window:.4g} Å in real space, the probe is {width:.3g} Å across"
     right = f"detector pixels of at most {1 / width:.4g} 1/Å, so that interference inside the discs is resolved"
-    return judge(window < width, "warning", "pattern sampling", found, right, "detector.dk_per_angstrom")
+    key = "detector.dk_per_angstrom"
+    return judge(window < width, "warning", "pattern sampling", found, right, key, width / window - 1)

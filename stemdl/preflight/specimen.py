@@ -24,9 +24,7 @@ def check_slices(config: Config) -> list[Finding]:
         _held_out_slices(config),
         _finer(config),
     ]
-    if isinstance(config.network, ScanField):
-        findings.append(_coarse_slices(config, config.network.back_projection.slices))
-    return findings
+    return [*findings, *check_coarse_slices(config)]
 
 
 def check_target(config: Config) -> list[Finding]:
@@ -119,12 +117,19 @@ def _finer(config: Config) -> Finding:
     return judge(coarser, "warning", "held-out sampling", found, right, "held_out.pixel_angstrom")
 
 
-def _coarse_slices(config: Config, slices: int) -> Finding:
-    """A slab is thin while the Fresnel phase π λ k² dz of its own thickness stays below π at the detector's edge."""
+def check_coarse_slices(config: Config) -> list[Finding]:
+    """The slices that `scanfield` looks through, nothing for another network.
+
+    A slab is thin while the Fresnel phase π λ k² dz of its own thickness stays below π at the detector's edge.
+    """
+    if not isinstance(config.network, ScanField):
+        return []
+    slices = config.network.back_projection.slices
     thickness = config.specimen.thickness_angstrom[1] / slices
     edge = detector_edge_per_angstrom(config)
     limit = 1 / (wavelength_angstrom(config.microscope.energy_kev) * edge**2)
     plural = "" if slices == 1 else "s"
     found = f"{slices} slice{plural} of {thickness:.4g} Å; at the detector's edge a slab is thin up to {limit:.3g} Å"
     right = f"at least {math.ceil(config.specimen.thickness_angstrom[1] / limit)} slices"
-    return judge(thickness > limit, "warning", "back-projection slices", found, right, "network.back_projection.slices")
+    key, excess = "network.back_projection.slices", thickness / limit - 1
+    return [judge(thickness > limit, "warning", "back-projection slices", found, right, key, excess)]

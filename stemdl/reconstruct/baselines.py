@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stemdl.config import Config
+from stemdl.config.substitute import with_values
 from stemdl.models.predictor import Predictor
 from stemdl.reconstruct.com import integrated_centre_of_mass
 from stemdl.shards.fields import Fields
@@ -58,21 +59,7 @@ def raw_pictures(config: Config, fields: Fields, pictures: NDArray[np.float32] |
     pictures: (N, c, y, x) physics channels before the network's first stage, None for a network without any: then there
     is no back-projection to compare with.
     """
-    shape = fields.potential.shape[1:]
-    result: Pictures = {
-        COM: np.stack(
-            [
-                integrated_centre_of_mass(
-                    amplitude,
-                    energy_kev=config.microscope.energy_kev,
-                    dk_per_angstrom=config.detector.dk_per_angstrom,
-                    step_angstrom=config.scan.step_angstrom,
-                    field_pixels=(shape[0], shape[1]),
-                )
-                for amplitude in fields.amplitude
-            ]
-        )
-    }
+    result: Pictures = {COM: np.stack([_centre_of_mass(config, fields, index) for index in range(len(fields))])}
     if pictures is not None and config.network.name == "scanfield":
         steps = config.network.back_projection.steps
         potentials = pictures.shape[1] - 2
@@ -80,6 +67,20 @@ def raw_pictures(config: Config, fields: Fields, pictures: NDArray[np.float32] |
         if steps > 1:
             result[iterated_name(steps)] = pictures[:, potentials - 1].astype(np.float64)
     return result
+
+
+def _centre_of_mass(config: Config, fields: Fields, index: int) -> NDArray[np.float64]:
+    """(y, x) of one field, with the energy and the scan step that it was recorded with."""
+    own = with_values(config, fields.parameters_of(index))
+    shape = fields.potential.shape[1:]
+    return integrated_centre_of_mass(
+        fields.amplitude[index],
+        energy_kev=own.microscope.energy_kev,
+        dk_per_angstrom=own.detector.dk_per_angstrom,
+        step_angstrom=own.scan.step_angstrom,
+        field_pixels=(shape[0], shape[1]),
+        field_step_angstrom=config.scan.step_angstrom,
+    )
 
 
 def fitted_baselines(
@@ -90,7 +91,7 @@ def fitted_baselines(
     held_out_pictures: NDArray[np.float32] | None,
 ) -> Pictures:
     """Pictures (N, y, x) in V·Å of the held-out fields by each baseline, scaled by a fit on training fields."""
-    physics = predictor.look(training.amplitude, training.thickness_angstrom)
+    physics = predictor.look(training.amplitude, training.thickness_angstrom, parameters=training.parameters)
     train_raw = raw_pictures(config, training, None if physics is None else physics.pictures.numpy())
     held_out_raw = raw_pictures(config, held_out, held_out_pictures)
     mean = float(training.potential.mean())

@@ -36,16 +36,20 @@ def integrated_centre_of_mass(
     dk_per_angstrom: float,
     step_angstrom: float,
     field_pixels: tuple[int, int],
+    field_step_angstrom: float | None = None,
 ) -> Array:
     """(y, x) potential in V·Å on the pixels of the field; its mean over the scan is 0.
 
     The scan is mirrored at its borders before the integration, which makes it periodic without a jump, and the result
-    is interpolated to the field's pixels linearly.
+    is interpolated to the field's pixels linearly. The field is that of a scan of as many positions about the same
+    middle with steps of `field_step_angstrom`, if that is given, else the scan's own; beyond the border of the scan its
+    last value goes on.
     """
     gradient = centre_of_mass(amplitude, dk_per_angstrom) * (2 * np.pi / interaction_parameter(energy_kev))
     # The mean of the gradient stays: a field that ends on a column has one, and there is no descan to take away.
     scanned = _integrate(gradient, step_angstrom)
-    return _interpolate(_interpolate(scanned, field_pixels[0], 0), field_pixels[1], 1)
+    ratio = 1.0 if field_step_angstrom is None else field_step_angstrom / step_angstrom
+    return _interpolate(_interpolate(scanned, field_pixels[0], 0, ratio), field_pixels[1], 1, ratio)
 
 
 def _integrate(gradient: Array, step_angstrom: float) -> Array:
@@ -63,10 +67,12 @@ def _integrate(gradient: Array, step_angstrom: float) -> Array:
     return np.asarray(potential - potential.mean())
 
 
-def _interpolate(values: Array, pixels: int, axis: int) -> Array:
-    """Linear interpolation of one axis from the middles of scan steps to the middles of pixels."""
+def _interpolate(values: Array, pixels: int, axis: int, ratio: float) -> Array:
+    """Linear interpolation of one axis from the middles of scan steps to the middles of the pixels of a field that is
+    `ratio` times as wide as the scan."""
     count = values.shape[axis]
     place = (np.arange(pixels) + 0.5) * count / pixels - 0.5
+    place += (ratio - 1) * (place - (count - 1) / 2)  # so written, a ratio of 1 leaves every bit as it is
     low = np.clip(np.floor(place).astype(int), 0, max(count - 2, 0))
     high = np.minimum(low + 1, count - 1)
     weight = np.clip(place - low, 0.0, 1.0)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,8 +24,9 @@ from stemdl.progress import Progress
 from stemdl.reconstruct.baselines import Pictures, fitted_baselines, is_own_physics
 from stemdl.reconstruct.emd import VOLT_ANGSTROM, EmdMap, write_emd
 from stemdl.reconstruct.quality import FieldQuality, score, share_better, summarise
-from stemdl.seeds import Purpose
+from stemdl.shards.detector import detector_model
 from stemdl.shards.fields import Fields, load_fields
+from stemdl.shards.source import reading_folder
 
 FIT_FIELDS = 128
 """Training fields on which the baselines' scale is fitted: two numbers need no more."""
@@ -53,7 +54,7 @@ def reconstruct_held_out(config: Config, *, progress: Progress) -> Reconstructio
 
     Skipped where every file of an earlier call for this configuration and these weights is there and unchanged; done
     again where one is missing or damaged. Raises CheckpointError or ShardError where an input is missing, damaged, not
-    complete or of another configuration.
+    complete or of another configuration, DetectorError where the detector cannot be.
     """
     started = time.monotonic()
     folder = reconstruction_folder(config)
@@ -68,19 +69,20 @@ def reconstruct_held_out(config: Config, *, progress: Progress) -> Reconstructio
     if done is not None:
         return ReconstructionSummary(done["metrics"], len(done["fields"]), skipped=True)
     predictor = _predictor(config, checkpoint)
-    fields = _load(config, "held_out", Purpose.HELD_OUT_DOSE, None)
+    fields = _load(config, "held_out", None)
     passes = len(fields) * predictor.network.stages
     progress.start("reconstruct", passes, "passes")
     prediction, first = predictor.predict(
         fields.amplitude,
         fields.thickness_angstrom,
+        parameters=fields.parameters,
         average=config.reconstruct.symmetry_average,
         batch=config.reconstruct.batch,
         done=progress.advance,
     )
     progress.advance(passes)  # the predictor counts fields of physics, and a network may have none
     progress.finish()
-    training = _load(config, "train", Purpose.TRAIN_DOSE, FIT_FIELDS)
+    training = _load(config, "train", FIT_FIELDS)
     channels = None if first is None else first.pictures.numpy()
     baselines = fitted_baselines(config, predictor, training, fields, channels)
     qualities = _qualities(config, fields, prediction.potential)
@@ -134,13 +136,11 @@ def _predictor(config: Config, folder: Path) -> Predictor:
     return Predictor(config, network, threads=threads)
 
 
-def _load(config: Config, part: str, purpose: Purpose, most: int | None) -> Fields:
+def _load(config: Config, part: Literal["train", "held_out"], most: int | None) -> Fields:
     return load_fields(
-        config.run.folder / "shards" / part,
+        reading_folder(config, part),
         stage_hash(config, "simulate"),
-        dose_e_per_a2=config.detector.dose_e_per_a2,
-        scan_step_angstrom=config.scan.step_angstrom,
-        noise_seed=(config.run.seed, purpose),
+        detector=detector_model(config, part),
         most=most,
     )
 
@@ -220,7 +220,8 @@ def _write_files(
 
 
 def _metadata(config: Config, fields: Fields, index: int, digest: str) -> dict[str, Any]:
-    """What an EMD file says of a field and how it was recorded; without what is not known."""
+    """What an EMD file says of a field and how it was recorded: all parameters of its own, and of the configuration
+    what they do not say; without what is not known."""
     known = {
         "crystal": fields.crystals[index],
         "formula": fields.formulas[index],
@@ -232,6 +233,7 @@ def _metadata(config: Config, fields: Fields, index: int, digest: str) -> dict[s
         "defocus_angstrom": config.microscope.defocus_angstrom,
         "dose_e_per_a2": config.detector.dose_e_per_a2,
         "scan_step_angstrom": config.scan.step_angstrom,
+        **fields.parameters_of(index),
         "error_is": "reconstruction minus truth",
         "config_hash": digest,
     }
@@ -258,6 +260,7 @@ def _rows(
             "formula": fields.formulas[index],
             "zone_axis": fields.zone_axes[index],
             "thickness_angstrom": float(fields.thickness_angstrom[index]),
+            "parameters": fields.parameters_of(index),
             "quality": asdict(qualities[index]),
             "baselines": {name: asdict(figures[index]) for name, figures in baselines.items()},
         }

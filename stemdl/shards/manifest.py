@@ -8,11 +8,11 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stemdl.atomic_files import fsync_folder, replace_atomically
 from stemdl.shards.locks import lock_descriptor
@@ -57,6 +57,45 @@ class ManifestEntry:
     schema: int
 
 
+class ManifestScan(NamedTuple):
+    """What a manifest's lines say, the damaged ones included."""
+
+    entries: list[ManifestEntry]
+    """Of the sound lines, in their order."""
+    lines: list[bytes]
+    """The sound lines themselves, without the newline."""
+    faults: list[str]
+    """One text for each damaged line, with its number."""
+    torn: int
+    """Bytes of a last line without its newline: torn by a kill, or being written just now."""
+
+
+def scan_manifest(folder: Path) -> ManifestScan:
+    """Read a manifest line by line and go on after a damaged one; nothing where there is no manifest."""
+    path = folder / MANIFEST_NAME
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ManifestScan([], [], [], 0)
+    *lines, tail = content.split(b"\n")
+    scan = ManifestScan([], [], [], len(tail))
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}, line {number}"
+        try:
+            entry = _parse_line(line, where)
+        except ShardError as error:
+            scan.faults.append(str(error))
+            continue
+        if entry.file in line_of:
+            scan.faults.append(f"{where}: {entry.file} is named before, in line {line_of[entry.file]}")
+            continue
+        line_of[entry.file] = number
+        scan.entries.append(entry)
+        scan.lines.append(line)
+    return scan
+
+
 def read_manifest(folder: Path) -> list[ManifestEntry]:
     """All sealed shards of a folder in the order of sealing; empty if there is no manifest yet.
 
@@ -69,28 +108,16 @@ def read_manifest(folder: Path) -> list[ManifestEntry]:
         Another line is damaged, leads outside the folder or names a shard a second time; the line's number is given.
     """
     path = folder / MANIFEST_NAME
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    *lines, tail = content.split(b"\n")
-    if tail:
-        _log.warning("%s: the last line (%d) is torn (%d bytes, no newline); left out", path, len(lines) + 1, len(tail))
-    entries: list[ManifestEntry] = []
-    line_of: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = _parse_line(line, f"{path}, line {number}")
-            if entry.file in line_of:
-                raise ShardError(f"{path}, line {number}: {entry.file} is named before, in line {line_of[entry.file]}")
-        except ShardError as error:
-            raise ShardError(
-                f"{error}; to mend it, delete {path} and run `stemdl simulate` again: the shards beside it are checked "
-                "and taken in again"
-            ) from error
-        line_of[entry.file] = number
-        entries.append(entry)
-    return entries
+    scan = scan_manifest(folder)
+    if scan.torn:
+        number = len(scan.entries) + len(scan.faults) + 1
+        _log.warning("%s: the last line (%d) is torn (%d bytes, no newline); left out", path, number, scan.torn)
+    if scan.faults:
+        raise ShardError(
+            f"{scan.faults[0]}; to mend it, run `stemdl shards repair {folder}`, or delete {path} and run `stemdl "
+            "simulate` again: the shards beside it are checked and taken in again"
+        )
+    return scan.entries
 
 
 def sealed_items(folder: Path, config_hash: str) -> set[int]:
@@ -123,28 +150,48 @@ def drop_lost(folder: Path, config_hash: str) -> tuple[list[ManifestEntry], Path
         The disk is full, or the folder read-only; the manifest is then as it was.
     """
 
-    def lost_of(entries: list[ManifestEntry]) -> list[ManifestEntry]:
-        return [entry for entry in entries if entry.config_hash == config_hash and is_lost(folder, entry)]
+    def lost(entry: ManifestEntry) -> bool:
+        return entry.config_hash == config_hash and is_lost(folder, entry)
 
-    if not lost_of(read_manifest(folder)):
+    if not any(lost(entry) for entry in read_manifest(folder)):
         return [], None
+    return take_out(folder, lost)
+
+
+def take_out(folder: Path, unwanted: Callable[[ManifestEntry], bool]) -> tuple[list[ManifestEntry], Path | None]:
+    """Rewrite the manifest without the unwanted entries, damaged lines and a torn end; under its lock.
+
+    Returns
+    -------
+    tuple of list of ManifestEntry and Path
+        The entries taken out, and the copy of the manifest as it was, `manifest-N.jsonl` beside it (None where nothing
+        was to be changed, and nothing is).
+
+    Raises
+    ------
+    ShardError
+        The manifest's lock was held too long.
+    OSError
+        The disk is full, or the folder read-only; the manifest is then as it was.
+    """
     path = folder / MANIFEST_NAME
-    with _locked_manifest(path):
-        content = path.read_bytes()
-        entries = read_manifest(folder)
-        lost = lost_of(entries)
+    with locked_manifest(path):
+        scan = scan_manifest(folder)
+        kept = [(line, entry) for line, entry in zip(scan.lines, scan.entries, strict=True) if not unwanted(entry)]
+        kept_files = {entry.file for _, entry in kept}
+        gone = [entry for entry in scan.entries if entry.file not in kept_files]
+        if not gone and not scan.faults and not scan.torn:
+            return [], None
         number = 1
         while (copy := folder / f"manifest-{number}.jsonl").exists():
             number += 1
-        replace_atomically(copy, content)
-        gone = {entry.file for entry in lost}
-        pairs = zip(content.split(b"\n"), entries, strict=False)  # a torn last line has no entry
-        replace_atomically(path, b"".join(line + b"\n" for line, entry in pairs if entry.file not in gone))
-    return lost, copy
+        replace_atomically(copy, path.read_bytes())
+        replace_atomically(path, b"".join(line + b"\n" for line, _ in kept))
+    return gone, copy
 
 
 @contextmanager
-def _locked_manifest(path: Path) -> Iterator[tuple[int, bool]]:
+def locked_manifest(path: Path) -> Iterator[tuple[int, bool]]:
     """Give the manifest's descriptor, to append, and whether it is locked; makes the file. Raises as `append_entry`."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -183,7 +230,7 @@ def append_entry(folder: Path, entry: ManifestEntry) -> None:
     path = folder / MANIFEST_NAME
     is_new = not path.exists()
     content = (json.dumps(dataclasses.asdict(entry), separators=(",", ":")) + "\n").encode("ascii")
-    with _locked_manifest(path) as (descriptor, locked):
+    with locked_manifest(path) as (descriptor, locked):
         end = _cut_torn_line(descriptor, path, locked)
         try:
             written = os.write(descriptor, content)

@@ -10,17 +10,27 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from stemdl.atomic_files import sha256_file
+from stemdl.shards.faults import Verify, fault_of, remedy
 from stemdl.shards.h5_read import ShardFile
 from stemdl.shards.manifest import ManifestEntry, read_manifest
 from stemdl.shards.open_files import OpenFiles
-from stemdl.shards.schema import MANIFEST_NAME, SCHEMA_VERSION, Sample, ShardAxes, ShardError
+from stemdl.shards.schema import MANIFEST_NAME, Sample, ShardAxes, ShardError
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+OnDamage = Literal["refuse", "leave_out"]
+
 _NUM_NAMED = 10  # of a long list of problems
+
+
+class LeftOut(NamedTuple):
+    """A shard that a set does not read."""
+
+    entry: ManifestEntry
+    reason: str
+    """What was found, with the file and its items."""
 
 
 class _Layout(NamedTuple):
@@ -44,7 +54,9 @@ class ShardSet:
     duplicates
         Items found in several shards, with the names of those left aside; the first in the manifest is the one read.
     entries
-        The manifest.
+        The manifest, without what is left out.
+    left_out
+        Damaged shards that are not read, each with the reason; empty unless `on_damage` allows it.
     config_hash
         Of the configuration that made the set.
     """
@@ -53,22 +65,30 @@ class ShardSet:
         self,
         folder: Path,
         *,
-        verify: Literal["size", "hash"] = "size",
+        verify: Verify = "size",
         config_hash: str | None = None,
         max_open_files: int = 16,
+        on_damage: OnDamage = "refuse",
     ) -> None:
         """Read the manifest and check every file in it, by length or by its sha256 (which reads all of them).
 
-        With "size", a flipped bit is found when its chunk is read.
+        With "size", a flipped bit is found when its chunk is read, and is then an error whatever `on_damage` says.
+
+        on_damage: "refuse" the whole set, or "leave_out" what is damaged, which is named in a warning and listed in
+        `left_out`. A smaller set may teach something else, so leaving out is for whoever asks for it.
 
         Raises
         ------
         ShardError
-            There is no sealed shard; or a file is missing, truncated, changed, outside the folder, of an unknown schema
-            or of another configuration than `config_hash` (or than the first one's): all such files are named.
+            There is no sealed shard (or none that is whole); or a file is missing, truncated, changed, outside the
+            folder, of an unknown schema or of another configuration than `config_hash` (or than the first one's): all
+            such files are named. Of these, an unknown schema and another configuration are no damage, and refused
+            always.
         """
         if verify not in ("size", "hash"):
             raise ShardError(f"verify is {verify!r}; 'size' or 'hash' is allowed")
+        if on_damage not in ("refuse", "leave_out"):
+            raise ShardError(f"on_damage is {on_damage!r}; 'refuse' or 'leave_out' is allowed")
         if max_open_files < 1:
             raise ShardError(f"max_open_files is {max_open_files}; at least 1 is needed")
         self.folder = Path(folder)
@@ -76,7 +96,11 @@ class ShardSet:
         if not self.entries:
             raise ShardError(f"{self.folder / MANIFEST_NAME}: missing or empty; no shard is sealed in this folder")
         self.config_hash: str = self.entries[0].config_hash if config_hash is None else config_hash
-        self._check_files(verify)
+        self.left_out: list[LeftOut] = self._check_files(verify, on_damage)
+        if self.left_out:
+            fields = sum(one.entry.count for one in self.left_out)
+            reasons = "; ".join(one.reason for one in self.left_out)
+            _log.warning("%s: %d damaged shards LEFT OUT, %d fields: %s", folder, len(self.left_out), fields, reasons)
         self._rows, self.duplicates = _index(self.entries)
         self.items: list[int] = sorted(self._rows)
         if self.duplicates:
@@ -198,42 +222,20 @@ class ShardSet:
         try:
             return files.use(path, check, read)
         except ShardError as error:
-            raise ShardError(f"{error}; {_remedy(path, entry)}") from error
+            raise ShardError(f"{error}; {remedy(path, entry)}") from error
 
-    def _check_files(self, verify: Literal["size", "hash"]) -> None:
-        problems = [p for entry in self.entries if (p := self._problem_of(entry, verify)) is not None]
-        if problems:
-            more = f"; and {len(problems) - _NUM_NAMED} more" if len(problems) > _NUM_NAMED else ""
-            raise ShardError("; ".join(problems[:_NUM_NAMED]) + more)
-
-    def _problem_of(self, entry: ManifestEntry, verify: Literal["size", "hash"]) -> str | None:
-        path = self.folder / entry.file
-        if entry.schema != SCHEMA_VERSION:
-            return f"{path}: schema {entry.schema} is unknown; this version reads {SCHEMA_VERSION}"
-        if entry.config_hash != self.config_hash:
-            return f"{path}: config hash is {entry.config_hash}; {self.config_hash} is needed"
-        try:
-            if path.resolve(strict=True).parent != self.folder.resolve():
-                return f"{path}: leads outside the folder"
-            num_bytes = path.stat().st_size
-            if num_bytes != entry.bytes:
-                what = f"{num_bytes} bytes long, {entry.bytes} when it was sealed (truncated or changed)"
-                return f"{path}: {what}; {_remedy(path, entry)}"
-            if verify == "hash" and sha256_file(path) != entry.sha256:
-                what = "sha256 differs from the one when it was sealed (changed or damaged)"
-                return f"{path}: {what}; {_remedy(path, entry)}"
-        except FileNotFoundError:
-            return f"{path}: missing, though the manifest names it; {_remedy(None, entry)}"
-        except OSError as error:
-            return f"{path}: cannot be read: {error}"
-        return None
-
-
-def _remedy(path: Path | None, entry: ManifestEntry) -> str:
-    """What mends a damaged shard; `path` is None where there is no file to remove."""
-    first = "" if path is None else f"remove {path} and "
-    fields = "1 field is" if entry.count == 1 else f"{entry.count} fields are"
-    return f"{first}run `stemdl simulate` again: its {fields} made anew"
+    def _check_files(self, verify: Verify, on_damage: OnDamage) -> list[LeftOut]:
+        """What is left out; ShardError where that is not wanted, or cannot be."""
+        faults = [(e, f) for e in self.entries if (f := fault_of(self.folder, e, self.config_hash, verify)) is not None]
+        fatal = [fault for _, fault in faults if on_damage == "refuse" or not fault.is_damage]
+        if not fatal and len(faults) == len(self.entries):
+            fatal = [fault for _, fault in faults]  # nothing would be left
+        if fatal:
+            more = f"; and {len(fatal) - _NUM_NAMED} more" if len(fatal) > _NUM_NAMED else ""
+            raise ShardError("; ".join(fault.text for fault in fatal[:_NUM_NAMED]) + more)
+        damaged = {entry.file for entry, _ in faults}
+        self.entries = [entry for entry in self.entries if entry.file not in damaged]
+        return [LeftOut(entry, fault.text) for entry, fault in faults]
 
 
 def _index(entries: list[ManifestEntry]) -> tuple[dict[int, tuple[int, int]], dict[int, list[str]]]:

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,9 +15,9 @@ from stemdl.atomic_files import fsync_file, fsync_folder, temporary_name
 from stemdl.shards.encode import EncodedSample, check_alike, encode_sample
 from stemdl.shards.h5_write import ShardFileWriter
 from stemdl.shards.locks import RankLock
-from stemdl.shards.manifest import ManifestEntry, append_entry, read_manifest
-from stemdl.shards.recover import entry_of, recover_rank
-from stemdl.shards.schema import SCHEMA_VERSION, Sample, ShardAxes, ShardError, parse_shard_name, shard_name
+from stemdl.shards.manifest import ManifestEntry, append_entry
+from stemdl.shards.recover import entry_of, next_number, take_over
+from stemdl.shards.schema import Sample, ShardAxes, ShardError, shard_name
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +31,20 @@ class ShardWriter:
     A process forked from the writer's cannot use it, and leaves its files alone.
     """
 
-    def __init__(self, folder: Path, *, rank: int, axes: ShardAxes, config_hash: str, samples_per_shard: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rank: int,
+        axes: ShardAxes,
+        config_hash: str,
+        samples_per_shard: int,
+        on_seal: Callable[[ManifestEntry], None] | None = None,
+    ) -> None:
         """Make the folder if needed, clear up after a dead writer of this rank, and go on with the next number.
+
+        `on_seal` is told of each shard once it is safe, in the thread that called; what it raises comes out of `add`,
+        `seal` or `close`, while the shard stays sealed and the writer usable.
 
         Raises
         ------
@@ -48,6 +61,7 @@ class ShardWriter:
         self._axes = axes
         self._config_hash = config_hash
         self._samples_per_shard = samples_per_shard
+        self._on_seal = on_seal
         self._file: ShardFileWriter | None = None
         self._first: EncodedSample | None = None
         self._ended = False
@@ -58,15 +72,20 @@ class ShardWriter:
         except OSError as error:
             raise ShardError(f"{self.folder}: shards cannot be written here: {error}") from error
         try:
-            entries = self._read_folder()
+            entries = take_over(self.folder, rank, config_hash)
             self._sealed = {item for entry in entries for item in entry.items}
-            self._number = self._next_number(entries)
+            self._number = next_number(entries, rank)
         except OSError as error:
             self._lock.release()
             raise ShardError(f"{self.folder}: shards cannot be written here: {error}") from error
         except BaseException:
             self._lock.release()
             raise
+
+    @property
+    def ended(self) -> bool:
+        """Whether it can write no more: closed, or ended by an error of the disk."""
+        return self._ended
 
     def add(self, sample: Sample) -> None:
         """Write one sample to the open shard, and seal that when it is full.
@@ -121,6 +140,8 @@ class ShardWriter:
         self._sealed.update(entry.items)
         self._number += 1
         _log.info("%s: sealed %d samples, %.1f MB", self.folder / entry.file, entry.count, entry.bytes / 1e6)
+        if self._on_seal is not None:
+            self._on_seal(entry)
 
     def close(self) -> None:
         """Seal what is open and let another writer of this rank come; a second call does nothing. Raises as `seal`."""
@@ -141,25 +162,6 @@ class ShardWriter:
             self.close()
         else:
             self._end()
-
-    def _read_folder(self) -> list[ManifestEntry]:
-        entries = read_manifest(self.folder)
-        for entry in entries:
-            if entry.schema != SCHEMA_VERSION:
-                raise ShardError(
-                    f"{self.folder / entry.file}: schema {entry.schema} is unknown; "
-                    f"this version writes {SCHEMA_VERSION}"
-                )
-            if entry.config_hash != self._config_hash:
-                raise ShardError(
-                    f"{self.folder / entry.file}: made with config hash {entry.config_hash}; this run has "
-                    f"{self._config_hash}; one folder holds one configuration: use another folder, or remove this one"
-                )
-        return entries + recover_rank(self.folder, self.rank, self._config_hash, entries)
-
-    def _next_number(self, entries: list[ManifestEntry]) -> int:
-        names = [parse_shard_name(entry.file) for entry in entries]
-        return max((name[1] + 1 for name in names if name is not None and name[0] == self.rank), default=0)
 
     def _seal_file(self, file: ShardFileWriter) -> ManifestEntry:
         """The order is the safety: content durable, then the final name, that durable, then the manifest's line."""

@@ -19,13 +19,16 @@ from stemdl.config.yaml_layer import dump_yaml
 from stemdl.launch import allowed_cores
 from stemdl.models.predictor import Predictor
 from stemdl.models.registry import build_network
-from stemdl.models.scan_physics import FieldPhysics
+from stemdl.models.scan_physics import OPTICS_NAMES, FieldPhysics
 from stemdl.progress import Progress
 from stemdl.seeds import Purpose
 from stemdl.shards.fields import Fields
 from stemdl.train.data import Split, load_training_fields, split_fields
 from stemdl.train.randomness import torch_seed
 from stemdl.train.stage import StageHistory, train_stage
+
+_SHAPES_PATTERNS = frozenset((*OPTICS_NAMES, "step_angstrom"))
+"""Keys of `vary` that physics pictures know of and patterns show mixed with the specimen."""
 
 
 @dataclass
@@ -63,6 +66,8 @@ def train(config: Config, *, progress: Progress) -> TrainSummary:
     ------
     ShardError
         The training set is missing, damaged or of another configuration.
+    DetectorError
+        The detector cannot be: something in electrons without a dose, or in ADU without a gain.
     NetworkConfigError
         Scan, detector and target do not suit the network.
     CheckpointError
@@ -81,12 +86,17 @@ def train(config: Config, *, progress: Progress) -> TrainSummary:
     torch.set_num_threads(thread_count(config))
     with torch_seed(config.run.seed, Purpose.INITIAL_WEIGHTS):
         network = build_network(config)
-    fields = load_training_fields(config)
+    sees_physics = network.channel_count(0) > 0
+    fields = load_training_fields(config, every_epoch=not sees_physics)
     network.scale_v_angstrom.fill_(float(fields.potential.mean()))
     predictor = Predictor(config, network, threads=thread_count(config))
     split = split_fields(fields.formulas, config.train.validation_fraction, config.run.seed)
     if len(set(fields.formulas)) == 1:
         progress.note(f"all training fields are of one material, {fields.formulas[0]}: it is validated on itself")
+    untold = [] if sees_physics else [name for name in config.vary.draws if name in _SHAPES_PATTERNS]
+    if untold:
+        drawn = ", ".join(f"vary.{name}" for name in untold)
+        progress.note(f"WARNING: {config.network.name} sees patterns alone and is told nothing of {drawn}")
     run = _Run(config, predictor, fields, split, progress, digest)
     if found is not None:
         run.resume(found)
@@ -155,8 +165,13 @@ class _Run:
             return None
         self.progress.start(name, len(self.fields), "fields")
         start = None if answer is None else (answer, first)
+        assert self.fields.detector is None, "pictures are made of what is read"
         result = self.predictor.look(
-            self.fields.amplitude, self.fields.thickness_angstrom, start, self.progress.advance
+            self.fields.amplitude,
+            self.fields.thickness_angstrom,
+            start,
+            self.progress.advance,
+            parameters=self.fields.parameters,
         )
         self.progress.finish()
         return result
@@ -165,7 +180,12 @@ class _Run:
         """What a trained stage says of every field: the start of the next one's physics."""
         reconstruct = self.config.reconstruct
         prediction = self.predictor.stage(
-            self.fields.amplitude, physics, stage, average=reconstruct.symmetry_average, batch=reconstruct.batch
+            self.fields.amplitude,
+            physics,
+            stage,
+            parameters=self.fields.parameters,
+            average=reconstruct.symmetry_average,
+            batch=reconstruct.batch,
         )
         return prediction.potential
 

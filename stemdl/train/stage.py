@@ -21,7 +21,7 @@ from stemdl.progress import Progress
 from stemdl.seeds import Purpose
 from stemdl.shards.fields import Fields
 from stemdl.train.average import WeightAverage
-from stemdl.train.data import Split, augmentation, batches, gather, misfit_squared
+from stemdl.train.data import Batch, Split, augmentation, batches, gather, misfit_squared
 from stemdl.train.loss import potential_loss
 from stemdl.train.randomness import torch_seed
 from stemdl.train.schedule import learning_rate
@@ -95,7 +95,9 @@ class _Training:
     def run(self, progress: Progress) -> None:
         """All steps; the network ends with its averaged weights."""
         section, started = self.section, time.monotonic()
-        hardness = None if self.pictures is None else misfit_squared(self.pictures)[self.split.train]
+        hardness = None
+        if self.pictures is not None:
+            hardness = misfit_squared(self.pictures, self.fields.noise_misfit)[self.split.train]
         order = batches(
             self.split.train,
             section.batch,
@@ -105,9 +107,9 @@ class _Training:
             hardness=hardness,
             hard_share=section.hard_share,
         )
-        for step, indices in enumerate(order):
+        for step, batch in enumerate(order):
             lr = learning_rate(step, section.steps, section.lr, section.warmup_steps)
-            self.recent.append((self._step(step, indices, lr), indices))
+            self.recent.append((self._step(step, batch, lr), batch.indices))
             self.average.update()
             done = step + 1
             if done % section.log_every == 0 or done == section.steps:
@@ -119,12 +121,12 @@ class _Training:
                 progress.note(f"stage {self.stage + 1}, step {done}: validation loss {loss:.4f}, median r {r:.4f}")
         self.average.copy_to_module()
 
-    def _step(self, step: int, indices: NDArray[np.int64], lr: float) -> torch.Tensor:
+    def _step(self, step: int, batch: Batch, lr: float) -> torch.Tensor:
         """One optimisation step; returns the loss without waiting for it."""
         network = self.predictor.network
         network.train()
         operation = augmentation(self.operations, self.seed, self.stage, step)
-        inputs, truth = gather(self.fields, self.pictures, indices, operation)
+        inputs, truth = gather(self.fields, self.pictures, batch.indices, operation, batch.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         loss = self._loss(network, network(inputs, self.stage), truth)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from stemdl.config import Config, stage_hash
+from stemdl.config.substitute import with_values
 from stemdl.models.scan_physics import ScanPhysics
 from stemdl.physics.grid import Grid
 from stemdl.physics.misfit import ScanGeometry, ScanModel
@@ -135,19 +137,28 @@ def blobs(seed: int, count: int = 24, height: float = 300.0, level: float = 200.
     return Blobs(rng.random((count, 2)) * BOX, height * rng.uniform(0.3, 1.0, count), level=level)
 
 
-def fields_of(config: Config, count: int = 12) -> Fields:
-    """Fields of blobs and their patterns by the coarse model itself; formulas in turn."""
-    model = model_of(config)
+def fields_of(config: Config, count: int = 12, **drawn: Sequence[float]) -> Fields:
+    """Fields of blobs and their patterns by the coarse model itself; formulas in turn.
+
+    drawn: parameters that differ from field to field, by the names that shards keep them under; the potential is that
+    of the configuration's field all the same.
+    """
     potentials = [blobs(seed) for seed in range(count)]
-    amplitude = np.stack([model.amplitudes(potential.on_box(model.grid)).numpy() for potential in potentials])
+    columns = {name: np.array(values, dtype=np.float64) for name, values in drawn.items()}
+    amplitude = []
+    for index, potential in enumerate(potentials):
+        model = model_of(with_values(config, {name: float(column[index]) for name, column in columns.items()}))
+        amplitude.append(model.amplitudes(potential.on_box(model.grid)).numpy())
+    thickness = np.full(count, THICKNESS)
     return Fields(
         items=tuple(range(count)),
-        amplitude=amplitude.astype(np.float16),
+        amplitude=np.stack(amplitude).astype(np.float16),
         potential=np.stack([potential.on_field(config) for potential in potentials]).astype(np.float32),
-        thickness_angstrom=np.full(count, THICKNESS),
+        thickness_angstrom=thickness,
         crystals=tuple(f"{FORMULAS[i % len(FORMULAS)]}-blobs" for i in range(count)),
         formulas=tuple(FORMULAS[i % len(FORMULAS)] for i in range(count)),
         zone_axes=((0, 0, 1),) * count,
+        parameters={"thickness_angstrom": thickness, **columns},
     )
 
 
@@ -168,7 +179,7 @@ def sample_of(fields: Fields, index: int) -> Sample:
         item=fields.items[index],
         amplitude=fields.amplitude[index],
         potential=fields.potential[index],
-        parameters={"thickness_angstrom": float(fields.thickness_angstrom[index])},
+        parameters={**fields.parameters_of(index), "thickness_angstrom": float(fields.thickness_angstrom[index])},
         provenance={
             "crystal": fields.crystals[index],
             "formula": fields.formulas[index],

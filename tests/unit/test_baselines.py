@@ -12,6 +12,7 @@ from field_cases import fields_of, small_config
 from stemdl.config import Config
 from stemdl.models.predictor import Predictor
 from stemdl.models.registry import build_network
+from stemdl.physics.constants import interaction_parameter
 from stemdl.reconstruct.baselines import (
     BACK_PROJECTION,
     COM,
@@ -22,15 +23,18 @@ from stemdl.reconstruct.baselines import (
     iterated_name,
     raw_pictures,
 )
+from stemdl.reconstruct.com import integrated_centre_of_mass
 from stemdl.shards.fields import Fields
 
 DENSE = {"name": "fc_densenet", "growth": 2, "blocks": (1, 1, 1)}
 
 
 def some(fields: Fields, first: int, last: int) -> Fields:
+    columns = ("items", "amplitude", "potential", "thickness_angstrom", "crystals", "formulas", "zone_axes")
     return dataclasses.replace(
         fields,
-        **{field.name: getattr(fields, field.name)[first:last] for field in dataclasses.fields(fields)},
+        **{name: getattr(fields, name)[first:last] for name in columns},
+        parameters={name: column[first:last] for name, column in fields.parameters.items()},
     )
 
 
@@ -120,3 +124,37 @@ def test_more_physics_is_closer_to_the_truth() -> None:
     ]
     assert figures[0] > 0.5
     assert figures[1] > figures[0]
+
+
+def test_each_field_is_seen_with_its_own_energy_and_step() -> None:
+    """The centre of mass turns into volts by the energy, and is integrated over steps."""
+    config = small_config()
+    twins = fields_of(config, 3, energy_kev=[100.0, 200.0, 100.0], scan_step_angstrom=[2.0, 2.0, 1.9])
+    twins = dataclasses.replace(twins, amplitude=np.repeat(twins.amplitude[:1], 3, axis=0))
+    com = raw_pictures(config, twins, None)[COM]
+    ratio = interaction_parameter(100.0) / interaction_parameter(200.0)
+    assert np.allclose(com[1], com[0] * ratio)
+    assert np.array_equal(com[0], raw_pictures(config, some(fields_of(config), 0, 1), None)[COM][0])
+    own = integrated_centre_of_mass(
+        twins.amplitude[0],
+        energy_kev=100.0,
+        dk_per_angstrom=1 / 16,
+        step_angstrom=1.9,
+        field_pixels=(8, 8),
+        field_step_angstrom=2.0,
+    )
+    assert np.array_equal(com[2], own)
+    assert not np.allclose(com[2], com[0], rtol=0.02)
+
+
+def test_back_projections_to_compare_with_are_made_with_each_field_s_own_optics() -> None:
+    config = small_config()
+    fields = fields_of(config, 8, energy_kev=[60.0, 200.0] * 4)
+    predictor = Predictor(config, build_network(config), threads=1)
+    physics = predictor.look(fields.amplitude, fields.thickness_angstrom, parameters=fields.parameters)
+    assert physics is not None
+    pictures = np.asarray(physics.pictures.numpy())
+    found = fitted_baselines(config, predictor, fields, fields, pictures)[iterated_name(3)]
+    assert np.allclose(
+        found, fit(pictures[:, 2].astype(np.float64), fields.potential)(pictures[:, 2].astype(np.float64))
+    )

@@ -130,6 +130,32 @@ def test_a_ramp_and_a_wave_are_integrated_exactly_in_both_directions() -> None:
     assert np.allclose(found, truth, atol=2e-3 * np.abs(truth).max())
 
 
+@pytest.mark.parametrize("step", [0.4, 0.625])
+def test_a_scan_of_another_step_is_shown_on_the_same_field(step: float) -> None:
+    """The field of 20 positions of 0.5 Å, about the same middle; beyond the border its last value goes on."""
+    potential = smooth_potential(20.0)
+    setup = ImagingSetup(FINE, GRID, (20, 20), step, (40, 40), 1, 2.0, "kirkland")
+    patterns = TorchEngine().patterns(potential[None], 2.0, setup).numpy()
+    truth = window(potential, (20, 20), 0.5)
+    keys = {"energy_kev": 100.0, "dk_per_angstrom": 1 / BOX, "step_angstrom": step}
+    found = integrated_centre_of_mass(np.sqrt(patterns), **keys, field_pixels=(40, 40), field_step_angstrom=0.5)
+    inner = slice(5, 35)  # what both scans reach
+    assert correlation(found[inner, inner], truth[inner, inner]) > 0.95
+    own = integrated_centre_of_mass(np.sqrt(patterns), **keys, field_pixels=(40, 40))
+    assert correlation(own[inner, inner], truth[inner, inner]) < 0.9
+    if step < 0.5:
+        assert np.array_equal(found[:, 0], found[:, 3])
+
+
+def test_a_field_of_the_scan_s_own_step_is_the_scan_s_own_bit_for_bit() -> None:
+    patterns = np.random.default_rng(1).random((5, 7, 8, 8)).astype(np.float32)
+    keys = {"energy_kev": 100.0, "dk_per_angstrom": 0.1, "step_angstrom": 0.7}
+    own = integrated_centre_of_mass(patterns, **keys, field_pixels=(15, 28))
+    assert np.array_equal(
+        own, integrated_centre_of_mass(patterns, **keys, field_pixels=(15, 28), field_step_angstrom=0.7)
+    )
+
+
 def test_one_position_is_a_flat_picture() -> None:
     patterns = np.full((1, 1, 5, 5), 0.04, dtype=np.float32)
     assert np.allclose(reconstructed(patterns, 2.0, (4, 4)), 0.0)

@@ -1,4 +1,4 @@
-"""The detector: where electrons are counted, that none is made or lost, blur, source and shot noise."""
+"""The detector: where electrons are counted, that none is made or lost, and the finite source."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import pytest
 import torch
 
 from stemdl.physics.detector import (
-    blur_patterns,
     finite_source,
-    gaussian_kernel,
-    poisson_dose,
     to_detector,
     to_detector_adjoint,
 )
@@ -65,25 +62,6 @@ def test_the_order_of_the_axes_is_kept() -> None:
     assert torch.equal(seen[1, 2], to_detector(intensity[1, 2], (6, 8), 1))
 
 
-def test_blur_spreads_by_its_standard_deviation_and_keeps_electrons() -> None:
-    pattern = torch.zeros(1, 1, 41, 41)
-    pattern[0, 0, 20, 17] = 1
-    spread = blur_patterns(pattern, 1.7)[0, 0]
-    assert float(spread.sum()) == pytest.approx(1, abs=1e-5)
-    axis = torch.arange(41, dtype=torch.float32)
-    for sums, middle in ((spread.sum(dim=1), 20), (spread.sum(dim=0), 17)):
-        assert float((sums * axis).sum()) == pytest.approx(middle, abs=1e-3)
-        assert float((sums * (axis - middle) ** 2).sum()) == pytest.approx(1.7**2, rel=0.01)
-
-
-def test_blur_loses_what_leaves_the_edge_and_only_that() -> None:
-    pattern = torch.zeros(1, 1, 32, 32)
-    pattern[0, 0, 0, 16] = 1
-    half = float(gaussian_kernel(2.0)[8:].sum())
-    assert float(blur_patterns(pattern, 2.0).sum()) == pytest.approx(half, abs=1e-5)
-    assert blur_patterns(pattern, 0.0) is pattern
-
-
 def test_a_finite_source_mixes_neighbouring_positions_only() -> None:
     patterns = torch.zeros(9, 11, 3, 2)
     patterns[4, 5, 1, 1] = 1
@@ -100,25 +78,3 @@ def test_a_finite_source_leaves_a_uniform_specimen_alone() -> None:
     patterns = _random(1, 1, 6, 6).to(torch.float32).expand(5, 4, 6, 6)
     assert torch.allclose(finite_source(patterns, (0.8, 2.0)), patterns, rtol=1e-5)
     assert finite_source(patterns, (0.0, 0.0)) is patterns
-
-
-def test_shot_noise_has_the_mean_and_the_variance_of_counting() -> None:
-    patterns = np.full((2000, 4), [0.0, 1e-4, 0.01, 0.3], dtype=np.float32)
-    electrons = 1e4 * 0.5**2
-    counts = poisson_dose(patterns, 1e4, 0.5, seed=(1, 2)).astype(np.float64) * electrons
-    expected = patterns[0].astype(np.float64) * electrons
-    assert np.array_equal(counts[:, 0], np.zeros(2000))
-    assert np.allclose(counts, np.round(counts), atol=1e-3)  # whole electrons
-    deviation = np.sqrt(expected / 2000)
-    assert np.all(np.abs(counts.mean(axis=0) - expected) <= 5 * deviation)
-    assert np.allclose(counts.var(axis=0)[1:], expected[1:], rtol=0.2)
-
-
-def test_shot_noise_follows_from_the_seed_alone() -> None:
-    patterns = np.full((4, 8, 8), 0.01, dtype=np.float32)
-    np.random.seed(0)  # the global state must not matter
-    first = poisson_dose(patterns, 1e4, 1.0, seed=(7, 1, 3))
-    np.random.seed(1)
-    assert np.array_equal(first, poisson_dose(patterns, 1e4, 1.0, seed=(7, 1, 3)))
-    assert not np.array_equal(first, poisson_dose(patterns, 1e4, 1.0, seed=(7, 1, 4)))
-    assert first.dtype == np.float32

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from stemdl.disks import file_system_of
 from stemdl.doctor import as_json, examine
 from stemdl.doctor.launchers import check_launcher, check_mpi
 from stemdl.doctor.machine import check_cpu, check_memory, cpu_quota, memory_limit, usable_cores
-from stemdl.doctor.storage import burst_buffer_candidates, check_locking, check_storage, file_system_of
+from stemdl.doctor.storage import burst_buffer_candidates, check_locking, check_storage
 from stemdl.errors import UserError
 from stemdl.launch import refuse_several_ranks
 

@@ -11,7 +11,10 @@ import pytest
 
 from field_cases import fields_of, sample_of, small_config, write_fields
 from stemdl.config import Config, stage_hash
+from stemdl.physics.detector_effects import DetectorEffects, point_spread
+from stemdl.seeds import Purpose
 from stemdl.shards import ShardAxes, ShardError, ShardWriter
+from stemdl.shards.detector import DetectorModel, detector_model
 from stemdl.shards.fields import Fields, load_fields
 
 DOSE, STEP = 3e4, 2.0  # 1.2e5 electrons a pattern
@@ -29,15 +32,14 @@ def sealed(config: Config) -> tuple[Path, Fields]:
     return write_fields(config, fields), fields
 
 
-def noisy(folder: Path, config: Config, seed: tuple[int, ...] = (1, 8), **keys: Any) -> Fields:
-    return load_fields(
-        folder,
-        stage_hash(config, "simulate"),
-        dose_e_per_a2=keys.pop("dose", DOSE),
-        scan_step_angstrom=STEP,
-        noise_seed=seed,
-        **keys,
+def detector(seed: int = 1, dose: float | None = DOSE, **effects: float) -> DetectorModel:
+    return DetectorModel(
+        DetectorEffects(**effects), dose, STEP, seed=seed, noise=Purpose.TRAIN_DOSE, bad_pixels=Purpose.TRAIN_DETECTOR
     )
+
+
+def noisy(folder: Path, config: Config, model: DetectorModel | None = None, **keys: Any) -> Fields:
+    return load_fields(folder, stage_hash(config, "simulate"), detector=model or detector(), **keys)
 
 
 def test_what_was_sealed_is_what_is_loaded(config: Config, sealed: tuple[Path, Fields]) -> None:
@@ -46,8 +48,12 @@ def test_what_was_sealed_is_what_is_loaded(config: Config, sealed: tuple[Path, F
     assert len(found) == 7
     for field in dataclasses.fields(Fields):
         one, other = getattr(found, field.name), getattr(put_in, field.name)
-        assert np.array_equal(one, other), field.name
         assert type(one) is type(other)
+        if field.name != "parameters":
+            assert np.array_equal(one, other), field.name
+    assert found.detector is None
+    assert found.noise_misfit is None
+    assert {name: column.tolist() for name, column in found.parameters.items()} == {"thickness_angstrom": [20.0] * 7}
     dtypes = [str(array.dtype) for array in (found.amplitude, found.potential, found.thickness_angstrom)]
     assert dtypes == ["float16", "float32", "float64"]
 
@@ -92,7 +98,7 @@ class TestDose:
     def test_more_electrons_less_noise(self, config: Config, sealed: tuple[Path, Fields]) -> None:
         folder, put_in = sealed
         errors = [
-            np.linalg.norm(noisy(folder, config, dose=dose).amplitude.astype(np.float64) - put_in.amplitude)
+            np.linalg.norm(noisy(folder, config, detector(dose=dose)).amplitude.astype(np.float64) - put_in.amplitude)
             for dose in (1e3, 1e5)
         ]
         assert errors[0] / errors[1] > 5  # ten, less what is in empty pixels
@@ -103,8 +109,9 @@ class TestDose:
         np.random.seed(1)  # global state must not matter
         assert np.array_equal(noisy(folder, config).amplitude, one.amplitude)
         assert np.array_equal(noisy(folder, config, most=2).amplitude, one.amplitude[:2])
-        assert not np.array_equal(noisy(folder, config, seed=(2, 8)).amplitude, one.amplitude)
-        assert not np.array_equal(noisy(folder, config, seed=(1, 9)).amplitude, one.amplitude)
+        assert not np.array_equal(noisy(folder, config, detector(seed=2)).amplitude, one.amplitude)
+        other_part = dataclasses.replace(detector(), noise=Purpose.HELD_OUT_DOSE)
+        assert not np.array_equal(noisy(folder, config, other_part).amplitude, one.amplitude)
 
     def test_equal_fields_have_unequal_noise(self, config: Config, tmp_path: Path) -> None:
         fields = fields_of(config, 1)
@@ -117,13 +124,71 @@ class TestDose:
             crystals=fields.crystals * 2,
             formulas=fields.formulas * 2,
             zone_axes=fields.zone_axes * 2,
+            parameters={"thickness_angstrom": np.repeat(fields.thickness_angstrom, 2)},
         )
         found = noisy(write_fields(config, twins), config).amplitude
         assert not np.array_equal(found[0], found[1])
 
-    def test_noise_without_a_seed_is_our_own_mistake(self, config: Config, sealed: tuple[Path, Fields]) -> None:
-        with pytest.raises(AssertionError, match="needs a seed"):
-            noisy(sealed[0], config, seed=())
+    def test_what_noise_adds_to_the_misfit_is_known(self, config: Config, sealed: tuple[Path, Fields]) -> None:
+        """A quarter of an electron for each pixel that has many: the variance of the root of a count."""
+        folder, put_in = sealed
+        found = noisy(folder, config)
+        change = found.amplitude.astype(np.float64) - put_in.amplitude
+        assert found.noise_misfit is not None
+        assert np.allclose(found.noise_misfit, (change**2).sum(axis=(3, 4)).mean(axis=(1, 2)), rtol=1e-3)
+        bright = (put_in.amplitude.astype(np.float64) ** 2 * DOSE * STEP**2 > 20).sum(axis=(3, 4)).mean(axis=(1, 2))
+        assert np.all(found.noise_misfit * DOSE * STEP**2 > 0.23 * bright)
+
+    def test_the_point_spread_alone_is_no_noise(self, config: Config, sealed: tuple[Path, Fields]) -> None:
+        folder, put_in = sealed
+        found = noisy(folder, config, detector(dose=None, blur_sigma_pixels=1.0), every_epoch=True)
+        assert np.array_equal(found.amplitude, point_spread(put_in.amplitude, 1.0))
+        assert found.detector is None
+        assert found.noise_misfit is not None
+        assert found.noise_misfit.tolist() == [0.0] * 7
+
+    def test_dose_and_step_of_each_sample(self, config: Config) -> None:
+        """One set, two scan steps, doses from quantiles: electrons sent are dose times the square of the own step."""
+        steps, quantiles = [1.0, 2.0] * 2, [0.1, 0.1, 0.9, 0.9]
+        fields = fields_of(config, 4, scan_step_angstrom=steps, dose_quantile=quantiles)
+        folder = write_fields(config, fields)
+        drawn = small_config(run__folder=config.run.folder, vary={"dose_e_per_a2": {"log_uniform": [1e3, 1e5]}})
+        found = load_fields(folder, stage_hash(drawn, "simulate"), detector=detector_model(drawn, "train"))
+        assert found.parameters["dose_e_per_a2"] == pytest.approx(10 ** (3 + 2 * np.array(quantiles)))
+        assert found.parameters["scan_step_angstrom"].tolist() == steps
+        for index in range(4):
+            sent = float(found.parameters["dose_e_per_a2"][index]) * steps[index] ** 2
+            counts = found.amplitude[index].astype(np.float64) ** 2 * sent
+            few = (counts > 0.5) & (counts < 40)
+            assert few.any()
+            assert np.abs(counts[few] - counts[few].round()).max() < 0.1
+
+
+class TestEpochs:
+    def test_each_epoch_reads_anew_and_the_first_is_the_one_that_is_loaded(
+        self, config: Config, sealed: tuple[Path, Fields]
+    ) -> None:
+        folder, put_in = sealed
+        model = detector(blur_sigma_pixels=0.5, dead_fraction=0.1)
+        once, ever = noisy(folder, config, model), noisy(folder, config, model, every_epoch=True)
+        assert once.detector is None
+        assert ever.detector == model
+        assert np.array_equal(ever.amplitude, point_spread(put_in.amplitude, 0.5))
+        indices = np.array([4, 0, 4])
+        assert np.array_equal(ever.recorded(indices), once.amplitude[indices])
+        assert np.array_equal(once.recorded(indices, np.array([5, 6, 7])), once.amplitude[indices])
+        mixed = ever.recorded(indices, np.array([0, 2, 1]))
+        assert np.array_equal(mixed[0], once.amplitude[4])
+        assert not np.array_equal(mixed[2], once.amplitude[4])
+        assert not np.array_equal(mixed[1], once.amplitude[0])
+        assert np.array_equal(mixed[1], ever.recorded(np.array([0]), np.array([2]))[0])
+
+    def test_without_an_effect_nothing_is_drawn_or_copied_twice(
+        self, config: Config, sealed: tuple[Path, Fields]
+    ) -> None:
+        found = load_fields(sealed[0], stage_hash(config, "simulate"), every_epoch=True)
+        assert found.detector is None
+        assert np.array_equal(found.recorded(np.array([1]), np.array([9]))[0], found.amplitude[1])
 
 
 class TestRefused:
@@ -149,6 +214,23 @@ class TestRefused:
         with ShardWriter(tmp_path / "s", rank=0, axes=axes, config_hash=digest, samples_per_shard=2) as writer:
             writer.add(sample)
         with pytest.raises(ShardError, match="item 41: thickness_angstrom is not recorded"):
+            load_fields(tmp_path / "s", digest)
+
+    def test_a_field_without_the_dose_that_is_asked_for_is_named(self, sealed: tuple[Path, Fields]) -> None:
+        drawn = small_config(vary={"dose_e_per_a2": {"choice": [1e3]}})
+        with pytest.raises(ShardError, match="item 0: dose_quantile is not recorded"):
+            load_fields(sealed[0], stage_hash(drawn, "simulate"), detector=detector_model(drawn, "train"))
+
+    def test_a_field_with_other_parameters_than_the_rest_is_named(self, config: Config, tmp_path: Path) -> None:
+        """Each shard has the same names for all of its samples; shards of two versions may differ."""
+        digest, axes = stage_hash(config, "simulate"), ShardAxes(2.0, 1 / 16, 1.0)
+        fields = fields_of(config, 2)
+        for item, extra in enumerate(({}, {"energy_kev": 100.0})):
+            sample = sample_of(fields, item)
+            sample = dataclasses.replace(sample, parameters={**sample.parameters, **extra})
+            with ShardWriter(tmp_path / "s", rank=item, axes=axes, config_hash=digest, samples_per_shard=2) as writer:
+                writer.add(sample)
+        with pytest.raises(ShardError, match=r"item 1: it records other parameters .* \(energy_kev\)"):
             load_fields(tmp_path / "s", digest)
 
 

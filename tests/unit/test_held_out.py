@@ -15,6 +15,7 @@ from stemdl.checkpoints import CheckpointError, load_checkpoint
 from stemdl.config import Config, load_config
 from stemdl.errors import UserError
 from stemdl.models.predictor import Predictor
+from stemdl.models.scan_physics import ScanPhysics
 from stemdl.reconstruct.baselines import BACK_PROJECTION, COM, MEAN, iterated_name
 from stemdl.reconstruct.emd import read_emd
 from stemdl.reconstruct.held_out import map_name, reconstruct_held_out
@@ -110,6 +111,53 @@ def test_the_files_say_how_they_were_recorded(config: Config) -> None:
     assert metadata.get("zone_axis") == row["zone_axis"]
     assert metadata["error_is"] == "reconstruction minus truth"
     assert metadata["uncertainty_is"].startswith("standard deviation")
+
+
+def test_fields_recorded_differently_are_seen_each_with_its_own_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(
+        tmp_path,
+        "vary.energy_kev={choice: [80, 120]}",
+        "vary.step_angstrom={uniform: [1.9, 2.0]}",
+        "vary.dose_e_per_a2={log_uniform: [1e4, 1e6]}",
+        "detector.dead_fraction=0.01",
+    )
+    make_shards(config)
+    save_untrained(config)
+    seen: list[tuple[float, float]] = []
+    first = ScanPhysics.first
+
+    def remember(self: ScanPhysics, amplitude: Any, thickness: float, own: dict[str, float]) -> Any:
+        seen.append((own["energy_kev"], own["scan_step_angstrom"]))
+        return first(self, amplitude, thickness, own)
+
+    monkeypatch.setattr(ScanPhysics, "first", remember)
+    reconstruct_held_out(config, progress=Recorder())
+    rows = json.loads((output(config) / "fields.json").read_text())["fields"]
+    with ShardSet(config.run.folder / "shards" / "held_out") as shards:
+        for index, row in enumerate(rows):
+            sealed = shards.parameters(index)
+            assert row["parameters"].items() >= sealed.items()
+            assert row["parameters"]["dose_e_per_a2"] == pytest.approx(10 ** (4 + 2 * sealed["dose_quantile"]))
+            metadata = read_emd(output(config) / row["file"]).metadata
+            assert all(metadata[name] == value for name, value in row["parameters"].items())
+    assert {row["parameters"]["energy_kev"] for row in rows} == {80.0, 120.0}
+    own = [(row["parameters"]["energy_kev"], row["parameters"]["scan_step_angstrom"]) for row in rows]
+    assert sorted(seen[:5]) == sorted(own)
+    assert len(set(seen)) == len(seen) == 14  # the held-out fields, then those on which the baselines are fitted
+
+
+def test_a_noisy_reconstruction_is_the_same_once_more(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "x")
+    config = load_config(tmp_path / "x" / "config.yaml", ["detector.dose_e_per_a2=1e4"])
+    save_untrained(config)
+    reconstruct_held_out(config, progress=Recorder())
+    before = (output(config) / "fields.json").read_bytes()
+    assert read_emd(output(config) / "field-00000.emd").metadata["dose_e_per_a2"] == 1e4
+    shutil.rmtree(output(config))
+    reconstruct_held_out(config, progress=Recorder())
+    assert (output(config) / "fields.json").read_bytes() == before
 
 
 def test_without_the_average_no_uncertainty_is_claimed(made: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From a configuration to recorded patterns: geometry, frozen phonons, source and detector; rings of a real crystal."""
+"""From a configuration to patterns: geometry, frozen phonons, scan noise and source; rings of a real crystal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from data_gen.specimen import cut_specimen, displaced
 from minimal_config import MINIMAL
 from physics_cases import FCC, cubic, random_atoms
 from stemdl.config import Config, load_config
-from stemdl.physics.detector import blur_patterns, finite_source
+from stemdl.physics.detector import finite_source
 from stemdl.physics.grid import Grid
 from stemdl.physics.probe import Optics
 
@@ -56,6 +56,8 @@ def test_the_setup_is_that_of_the_configuration(tmp_path: Path) -> None:
         "detector.dk_per_angstrom=0.08333333333333333",
         "simulation.probe_chunk=5",
         "simulation.parametrization=lobato",
+        "simulation.algorithm=prism",
+        "simulation.prism_interpolation=2",
     )
     setup = setup_for(config, config.simulation)
     assert setup.optics == Optics(100.0, 20.0, 70.0, 1e5, 5.0, 0.3) == optics_of(config)
@@ -63,7 +65,28 @@ def test_the_setup_is_that_of_the_configuration(tmp_path: Path) -> None:
     assert setup.detector_binning == 2
     assert (setup.scan_shape, setup.detector_pixels) == ((2, 3), (24, 20))
     assert (setup.slice_angstrom, setup.probe_chunk, setup.parametrization) == (2.0, 5, "lobato")
+    assert (setup.algorithm, setup.prism_interpolation) == ("prism", 2)
+    assert setup.scan_offsets_angstrom == ()
     assert setup_for(config, config.held_out).slice_angstrom == 1.0
+
+
+def test_scan_noise_is_where_the_probe_stands(config: Config) -> None:
+    """A probe that is moved by whole pixels sees what it would see of a specimen moved the other way."""
+    offsets = tuple((0.5 * n - 1.0, 1.0 - 0.5 * n) for n in range(6))
+    setup = setup_for(config, config.simulation, offsets)
+    raster = setup_for(config, config.simulation).positions()
+    assert torch.equal(setup.positions(), raster + torch.tensor(offsets, dtype=torch.float64))
+    at_rest = random_atoms(80, (24.0, 24.0, 6.0), seed=1)
+    found = image(TorchEngine(), at_rest, setup, config, config.simulation, SEEDS[:1])
+    for number, (y, x) in enumerate(offsets):
+        moved = at_rest.positions_angstrom - np.array([x, y, 0.0])
+        moved[:, :2] %= 24.0
+        there = replace(at_rest, positions_angstrom=moved)
+        still = setup_for(config, config.simulation)
+        other = image(TorchEngine(), there, still, config, config.simulation, SEEDS[:1])
+        row, column = divmod(number, 3)
+        assert np.allclose(found[row, column], other[row, column], rtol=1e-4, atol=1e-8)
+    assert not np.allclose(found, image(TorchEngine(), at_rest, still, config, config.simulation, SEEDS[:1]), rtol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -118,15 +141,16 @@ def test_the_number_of_seeds_is_that_of_the_configurations(config: Config) -> No
         image(TorchEngine(), random_atoms(9, (24.0, 24.0, 6.0), 1), setup, config, config.simulation, SEEDS)
 
 
-def test_source_and_detector_blur_are_applied(tmp_path: Path) -> None:
-    config = _config(tmp_path, "microscope.source_sigma_angstrom=1.0", "detector.blur_sigma_pixels=0.7")
+def test_the_source_is_applied_and_the_detector_is_not(tmp_path: Path) -> None:
+    effects = ["detector.blur_sigma_pixels=0.7", "detector.dose_e_per_a2=10", "detector.dead_fraction=0.5"]
+    config = _config(tmp_path, "microscope.source_sigma_angstrom=1.0", *effects)
     setup = setup_for(config, config.simulation)
     at_rest = random_atoms(80, (24.0, 24.0, 6.0), seed=1)
     found = image(TorchEngine(), at_rest, setup, config, config.simulation, SEEDS[:1])
     sharp = _average(config, setup, SEEDS[:1])
-    expected = blur_patterns(finite_source(sharp, (0.5, 0.5)), 0.7)  # steps of 2 Å
+    expected = finite_source(sharp, (0.5, 0.5))  # steps of 2 Å
     assert np.allclose(found, expected.numpy(), rtol=1e-5, atol=1e-9)
-    assert float((expected - sharp).norm() / sharp.norm()) > 0.05
+    assert float((expected - sharp).norm() / sharp.norm()) > 0.002
     assert float(found.sum(axis=(2, 3)).max()) <= 1
 
 

@@ -88,6 +88,26 @@ class TestPhysics:
             alone = physics.after(amplitude, THICKNESS, answer, first.box[index])
             assert torch.equal(again.pictures[index], alone.pictures)
 
+    def test_each_field_is_looked_at_with_its_own_optics(self, fields: Fields) -> None:
+        physics = ScanPhysics(small_config())
+        energies = np.linspace(80, 120, 5)
+        parameters = {"energy_kev": energies, "tilt_mrad": np.ones(5)}
+        first = field_physics(physics, fields.amplitude, fields.thickness_angstrom, parameters=parameters, threads=2)
+        start = (fields.potential, first)
+        again = field_physics(
+            physics, fields.amplitude, fields.thickness_angstrom, start, parameters=parameters, threads=2
+        )
+        for index, energy in enumerate(energies):
+            amplitude = torch.from_numpy(fields.amplitude[index].astype(np.float32))
+            own = {"energy_kev": float(energy)}
+            assert torch.equal(first.pictures[index], physics.first(amplitude, THICKNESS, own).pictures)
+            answer = torch.from_numpy(fields.potential[index])
+            alone = physics.after(amplitude, THICKNESS, answer, first.box[index], own)
+            assert torch.equal(again.pictures[index], alone.pictures)
+        nominal = field_physics(physics, fields.amplitude, fields.thickness_angstrom, threads=2)
+        assert torch.equal(nominal.pictures[2], first.pictures[2])  # of 100 keV
+        assert not torch.equal(nominal.pictures[0], first.pictures[0])
+
     def test_what_goes_wrong_in_a_field_is_not_lost(self, fields: Fields) -> None:
         physics = ScanPhysics(small_config())
         wrong: Any = [*fields.amplitude[:2], fields.amplitude[0][:2]]
@@ -188,6 +208,36 @@ class TestPredict:
         assert np.array_equal(prediction.potential, by_hand.potential)
         assert np.array_equal(prediction.spread, by_hand.spread)
         assert not np.allclose(prediction.potential, answer.potential)
+
+    def test_the_network_is_told_the_scan_step_of_each_field(self, fields: Fields) -> None:
+        told: list[list[float] | None] = []
+
+        class Listening(Brightness):
+            def forward(self, inputs: FieldInputs, stage: int = 0) -> torch.Tensor:
+                told.append(None if inputs.scan_step_angstrom is None else inputs.scan_step_angstrom.tolist())
+                return super().forward(inputs, stage)
+
+        predictor = predictor_of(small_config(), Listening())
+        keys: Any = {"average": False, "batch": 2}
+        predictor.stage(fields.amplitude, None, 0, parameters={"scan_step_angstrom": np.arange(1.0, 6.0)}, **keys)
+        predictor.stage(fields.amplitude, None, 0, parameters={"energy_kev": np.ones(5)}, **keys)
+        assert told == [[1.0, 2.0], [3.0, 4.0], [5.0], None, None, None]
+
+    def test_all_stages_know_what_each_field_was_recorded_with(self, fields: Fields) -> None:
+        config = small_config(vary={"energy_kev": {"choice": [80.0, 120.0]}, "step_angstrom": {"choice": [1.8, 2.2]}})
+        parameters = {"energy_kev": np.array([80.0, 120.0] * 2), "scan_step_angstrom": np.array([1.8, 1.8, 2.2, 2.2])}
+        predictor = predictor_of(config)
+        amplitude, thickness = fields.amplitude[:4], fields.thickness_angstrom[:4]
+        keys: Any = {"average": True, "batch": 3}
+        together, _ = predictor.predict(amplitude, thickness, parameters=parameters, **keys)
+        for index in range(4):
+            own = {name: column[index : index + 1] for name, column in parameters.items()}
+            alone, _ = predictor.predict(amplitude[index : index + 1], thickness[:1], parameters=own, **keys)
+            assert np.allclose(alone.potential[0], together.potential[index], rtol=1e-3, atol=1e-2)
+        for name in parameters:
+            less = {other: column for other, column in parameters.items() if other != name}
+            other, _ = predictor.predict(amplitude, thickness, parameters=less, **keys)
+            assert not np.allclose(other.potential, together.potential, rtol=1e-2)
 
     @pytest.mark.parametrize("batch", [1, 3, 100])
     def test_the_batch_does_not_matter(self, fields: Fields, batch: int) -> None:

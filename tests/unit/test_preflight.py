@@ -11,8 +11,9 @@ from minimal_config import MINIMAL
 from stemdl.config import Config, load_config
 from stemdl.preflight import Finding, format_findings, preflight
 from stemdl.preflight.limits import check_limits
-from stemdl.preflight.network import check_dose, check_network, check_scanfield, check_training
+from stemdl.preflight.network import check_network, check_scanfield, check_training
 from stemdl.preflight.optics import check_probe, check_units
+from stemdl.preflight.readout import check_dose
 from stemdl.preflight.sampling import check_detector, check_grids
 from stemdl.preflight.specimen import check_slices, check_target
 

@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from data_gen.potential import potential_slices, projected_target
-from field_cases import BOX, SECTIONS, THICKNESS, Blobs, blobs, correlation, model_of, small_config
+from field_cases import BOX, SECTIONS, THICKNESS, Blobs, blobs, correlation, model_of, optics_of, small_config
 from physics_cases import atoms, relative
+from stemdl.config import Config
+from stemdl.config.substitute import with_values
 from stemdl.models.errors import NetworkConfigError
 from stemdl.models.scan_physics import ScanPhysics, field_pixels, kept_steps
 from stemdl.physics.grid import Grid
+from stemdl.physics.misfit import ScanGeometry
+from stemdl.physics.probe import Optics
 
 FIELDS: list[dict[str, Any]] = [
     {},
@@ -204,6 +209,102 @@ class TestPictures:
         ):
             wrong = ScanPhysics(small_config(**{**keys, key: value})).first(amplitude, THICKNESS).pictures[-1].mean()
             assert wrong > 2 * right, key
+
+
+OWN: dict[str, float] = {
+    "energy_kev": 200.0,
+    "semiangle_mrad": 18.0,
+    "defocus_angstrom": 40.0,
+    "c3_angstrom": 2e5,
+    "astigmatism_angstrom": 60.0,
+    "astigmatism_azimuth_rad": 0.4,
+    "scan_step_angstrom": 1.8,
+}
+
+
+class TestConditions:
+    amplitude = model_of(small_config()).amplitudes(blobs(1).on_box(Grid(32, BOX)))
+
+    @pytest.mark.parametrize("names", [*([name] for name in OWN), list(OWN)], ids=lambda names: "+".join(names)[:30])
+    def test_parameters_take_the_place_of_the_configuration_s(self, names: list[str]) -> None:
+        """Potentials and gradient are those of a configuration with these values, bit for bit."""
+        config = small_config(microscope__astigmatism_angstrom=30.0)
+        own = {name: OWN[name] for name in names}
+        physics, nominal, changed = ScanPhysics(config), ScanPhysics(config), ScanPhysics(config)
+        found = physics.first(self.amplitude, THICKNESS, own)
+        changed._optics, changed._geometry = _of(with_values(config, own))
+        expected = changed.first(self.amplitude, THICKNESS)
+        assert torch.equal(found.pictures[:-1], expected.pictures[:-1])
+        assert torch.equal(found.box, expected.box)
+        assert not torch.equal(found.box, nominal.first(self.amplitude, THICKNESS).box)
+        answer = torch.full((8, 8), 250.0)
+        again = [
+            one.after(self.amplitude, THICKNESS, answer, found.box, given).pictures[:-1]
+            for one, given in ((physics, own), (changed, None))
+        ]
+        assert torch.equal(again[0], again[1])
+
+    def test_nominal_ones_and_those_that_are_no_optics_change_nothing(self) -> None:
+        config = small_config()
+        physics = ScanPhysics(config)
+        given = {**config.microscope.model_dump(), "scan_step_angstrom": 2.0, "tilt_mrad": 7.0, "dose_e_per_a2": 1e3}
+        found = physics.first(self.amplitude, THICKNESS, given)
+        assert torch.equal(found.pictures, physics.first(self.amplitude, THICKNESS).pictures)
+        assert physics._model.cache_info().currsize == 1
+
+    @pytest.mark.parametrize("changes", FIELDS)
+    def test_the_residual_of_a_nominal_scan_is_repeated_over_its_pixels(self, changes: dict[str, Any]) -> None:
+        physics = ScanPhysics(small_config(**changes))
+        values = torch.rand(physics._geometry.scan_shape, generator=torch.Generator().manual_seed(1))
+        expected = functional.interpolate(values[None, None], size=physics.field_pixels, mode="nearest")[0, 0]
+        assert torch.equal(physics._on_field(values, physics._geometry.scan_step_angstrom), expected)
+
+    @pytest.mark.parametrize("step", [1.4, 2.7])
+    def test_of_another_step_it_lies_where_the_positions_are(self, step: float) -> None:
+        physics = ScanPhysics(small_config(target__pixel_angstrom=0.5))
+        values = torch.arange(16.0).reshape(4, 4)
+        found = physics._on_field(values, step)
+        centres = (np.arange(16) - 7.5) * 0.5
+        positions = (np.arange(4) - 1.5) * step
+        nearest = np.abs(centres[:, None] - positions).argmin(axis=1)
+        assert np.array_equal(found.numpy(), values.numpy()[np.ix_(nearest, nearest)])
+
+    def test_pictures_of_a_drawn_step_show_the_same_field(self) -> None:
+        """The potential is where it is, whatever the positions; the model of another step sees it elsewhere."""
+        config = small_config(network=back_projection(steps=8), target__pixel_angstrom=0.5)
+        physics, truth = ScanPhysics(config), blobs(2).on_field(config)
+        for step in (1.7, 2.3):
+            model = model_of(with_values(config, {"step_angstrom": step}))
+            amplitude = model.amplitudes(blobs(2).on_box(model.grid))
+            own = physics.first(amplitude, THICKNESS, {"scan_step_angstrom": step}).pictures
+            nominal = physics.first(amplitude, THICKNESS).pictures
+            inner = slice(2, -2)  # what the smaller scan reaches
+            r = [correlation(picture[3, inner, inner], truth[inner, inner]) for picture in (own, nominal)]
+            assert r[0] > 0.99
+            assert 1 - r[1] > 10 * (1 - r[0])
+            nearest = np.abs((np.arange(16)[:, None] - 7.5) * 0.5 - (np.arange(4) - 1.5) * step).argmin(axis=1)
+            borders = np.flatnonzero(np.diff(own[-1].numpy(), axis=0).any(axis=1))  # of the residuals of positions
+            assert np.array_equal(borders, np.flatnonzero(np.diff(nearest)))
+
+    def test_models_of_samples_that_all_differ_are_not_piled_up(self) -> None:
+        physics = ScanPhysics(small_config())
+        for energy in np.linspace(60, 300, 20):
+            physics.first(self.amplitude, THICKNESS, {"energy_kev": float(energy)})
+        assert physics._model.cache_info().currsize == 8
+        large = ScanPhysics(
+            small_config(
+                scan={"positions": (64, 64), "step_angstrom": 0.125},
+                target__pixel_angstrom=0.125,
+                network=back_projection(pixel_angstrom=0.125),
+            )
+        )
+        # 4096 waves of 128 x 128: 512 MiB a model
+        assert large._model.cache_info().maxsize == 1
+
+
+def _of(config: Config) -> tuple[Optics, ScanGeometry]:
+    """Optics and geometry as `field_cases` read them off a configuration."""
+    return optics_of(config), ScanGeometry(config.scan.positions, config.scan.step_angstrom, config.detector.pixels, 1)
 
 
 class TestErrors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from stemdl.models.base import FieldInputs, PotentialNetwork
 from stemdl.models.errors import NetworkConfigError
 from stemdl.models.registry import build_network
 from stemdl.models.scan_physics import ScanPhysics
-from stemdl.models.scanfield import DARK_QUANTILE, PatternEncoder, ScanField, Stage, Upsampler
+from stemdl.models.scanfield import DARK_QUANTILE, PatternEncoder, ScanField, Stage, Upsampler, on_nominal_raster
+from stemdl.models.symmetry import apply_to_picture
 
 CHANNELS = 6
 
@@ -162,6 +164,54 @@ def test_the_encoder_sees_every_pattern_alike_and_alone() -> None:
     assert torch.allclose(features[..., 1, 2], alone[..., 0, 0], atol=1e-6)
     turned = encoder(patterns.transpose(1, 2))
     assert torch.allclose(turned, features.transpose(2, 3), atol=1e-6)
+
+
+class TestDrawnSteps:
+    """Features of a scan of another step are put where those of the nominal scan are."""
+
+    steps = torch.tensor([1.0, 0.9, 1.2])
+
+    @staticmethod
+    def ramp(steps: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+        """(b, 2, rows, columns): what a plane in y, and one in x, are worth at the positions of each scan."""
+        planes = torch.meshgrid(
+            torch.arange(rows) - (rows - 1) / 2, torch.arange(columns) - (columns - 1) / 2, indexing="ij"
+        )
+        return steps[:, None, None, None] * torch.stack(planes)
+
+    def test_a_plane_is_the_same_plane(self) -> None:
+        found = on_nominal_raster(self.ramp(self.steps, 6, 9), self.steps)
+        expected = self.ramp(torch.ones(3), 6, 9)
+        assert torch.equal(found[0], expected[0])
+        assert torch.allclose(found[2], expected[2], atol=1e-5)
+        assert torch.allclose(found[1, :, 1:-1, 1:-1], expected[1, :, 1:-1, 1:-1], atol=1e-5)
+        # The smaller scan ends before the field does: there its border goes on.
+        assert found[1, 0, 0, 0] == pytest.approx(-0.9 * 2.5)
+
+    def test_features_of_a_nominal_scan_stay_as_they_are(self) -> None:
+        features = torch.rand(2, 5, 4, 7)
+        assert torch.equal(on_nominal_raster(features, torch.ones(2)), features)
+        assert on_nominal_raster(torch.rand(1, 3, 1, 1), torch.tensor([0.9])).shape == (1, 3, 1, 1)
+
+    def test_it_turns_with_the_scan(self) -> None:
+        features = torch.rand(3, 2, 5, 5)
+        for operation in range(8):
+            found = on_nominal_raster(apply_to_picture(features, operation), self.steps)
+            assert torch.allclose(
+                found, apply_to_picture(on_nominal_raster(features, self.steps), operation), atol=1e-6
+            )
+
+    def test_only_a_network_of_drawn_steps_looks_at_them(self, case: tuple[Config, FieldInputs]) -> None:
+        _, inputs = case
+        told = dataclasses.replace(inputs, scan_step_angstrom=torch.tensor([2.0, 1.8, 2.2]))
+        fixed = randomised(build_network(small_config()))
+        drawn = randomised(build_network(small_config(vary={"step_angstrom": {"choice": [1.8, 2.2]}})))
+        with torch.no_grad():
+            one, other = fixed.potential(told), drawn.potential(told)
+            assert torch.equal(one, fixed.potential(inputs))
+            assert torch.equal(drawn.potential(inputs), one)
+        assert torch.allclose(other[0], one[0], rtol=1e-4)
+        assert min(float((other[i] - one[i]).abs().max()) for i in (1, 2)) > 0.1  # V·Å
 
 
 class TestNetwork:

@@ -130,3 +130,24 @@ def test_which_operations_a_configuration_has() -> None:
     assert symmetries(small_config(scan__positions=(4, 3))) == no_transposition
     assert symmetries(small_config(detector__pixels=(24, 20))) == no_transposition
     assert symmetries(small_config(scan__positions=(4, 3), **ASTIGMATIC)) == (IDENTITY, HALF_TURN)
+
+
+@pytest.mark.parametrize(
+    ("own", "drawn", "expected"),
+    [
+        (0.0, {"choice": [0.0, 50.0]}, (IDENTITY, HALF_TURN)),
+        (0.0, {"uniform": [0.0, 1e-3]}, (IDENTITY, HALF_TURN)),
+        (50.0, {"choice": [0.0]}, ALL),  # what is drawn takes the place of the configuration's own
+        (50.0, {"uniform": [0.0, 0.0]}, ALL),
+    ],
+)
+def test_where_astigmatism_is_drawn_any_sample_that_may_have_it_counts(
+    own: float, drawn: dict[str, list[float]], expected: tuple[int, ...]
+) -> None:
+    config = small_config(microscope__astigmatism_angstrom=own, vary={"astigmatism_angstrom": drawn})
+    assert symmetries(config) == expected
+
+
+def test_what_else_is_drawn_leaves_all_symmetries() -> None:
+    vary = {"energy_kev": {"choice": [60.0, 80.0]}, "astigmatism_azimuth_rad": {"uniform": [0.0, 1.0]}}
+    assert symmetries(small_config(vary=vary)) == ALL

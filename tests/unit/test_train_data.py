@@ -1,23 +1,22 @@
-"""Which fields are learned from, in which order, turned how, at which learning rate, and what is minimised."""
+"""Which fields are learned from, in which order, in which epoch, and turned how."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from field_cases import FORMULAS, fields_of, pictures_of, small_config
 from stemdl.models.symmetry import apply_to_patterns, apply_to_picture
+from stemdl.physics.detector_effects import DetectorEffects, read_out
 from stemdl.seeds import Purpose
-from stemdl.train.average import WeightAverage
+from stemdl.shards.detector import detector_model
 from stemdl.train.data import augmentation, batches, gather, misfit_squared, split_fields
-from stemdl.train.loss import RELATIVE_FLOOR, potential_loss
 from stemdl.train.randomness import torch_seed
-from stemdl.train.schedule import learning_rate
 
 MANY = tuple(f"M{i % 20}" for i in range(100))
 
@@ -62,7 +61,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("batch", [1, 2, 3, 7, 10])
     def test_every_field_once_an_epoch(self, batch: int) -> None:
-        seen = list(batches(self.indices, batch, 14, seed=1, stage=0))
+        seen = [part.indices for part in batches(self.indices, batch, 14, seed=1, stage=0)]
         assert [len(part) for part in seen] == [batch] * 14
         order = np.concatenate(seen)
         epochs = [order[start : start + 7] for start in range(0, len(order) - 6, 7)]
@@ -71,10 +70,23 @@ class TestBatches:
             assert sorted(epoch) == self.indices.tolist()
         assert not np.array_equal(epochs[0], epochs[1])
 
+    @pytest.mark.parametrize("batch", [1, 3, 7, 10, 16])
+    def test_each_index_knows_its_epoch(self, batch: int) -> None:
+        """Also where a batch joins the end of one epoch and the start of the next, or more."""
+        parts = list(batches(self.indices, batch, 14, seed=1, stage=0))
+        assert all(part.epochs.shape == part.indices.shape for part in parts)
+        seen = list(
+            zip(np.concatenate([p.epochs for p in parts]), np.concatenate([p.indices for p in parts]), strict=True)
+        )
+        assert len(set(seen)) == len(seen) == 14 * batch  # no field twice in an epoch
+        epochs = [int(epoch) for epoch, _ in seen]
+        assert epochs == sorted(epochs)
+        assert all(epochs.count(epoch) == 7 for epoch in range(epochs[-1]))
+
     def test_the_order_follows_from_seed_and_stage(self) -> None:
         def order(seed: int, stage: int) -> list[int]:
             np.random.seed(seed + 99)  # global state must not matter
-            return [int(i) for part in batches(self.indices, 4, 9, seed, stage) for i in part]
+            return [int(i) for part in batches(self.indices, 4, 9, seed, stage) for i in part.indices]
 
         assert order(1, 0) == order(1, 0)
         assert order(1, 0) != order(2, 0)
@@ -82,7 +94,7 @@ class TestBatches:
 
     def test_steps_asked_for_later_do_not_change_earlier_ones(self) -> None:
         few, many = (list(batches(self.indices, 4, steps, 1, 0)) for steps in (3, 30))
-        assert all(np.array_equal(a, b) for a, b in zip(few, many, strict=False))
+        assert all(np.array_equal(a, b) for a, b in zip(few, many[:3], strict=True))
 
 
 class TestHardFields:
@@ -91,7 +103,7 @@ class TestHardFields:
     def drawn(self, hardness: list[float], share: float, **changes: int) -> list[list[int]]:
         keys = {"batch": 8, "steps": 200, "seed": 1, "stage": 0, **changes}
         order = batches(self.indices, **keys, hardness=np.array(hardness), hard_share=share)
-        return [[int(i) for i in part] for part in order]
+        return [[int(i) for i in part.indices] for part in order]
 
     def test_a_share_of_each_batch_goes_by_hardness_and_the_rest_takes_all_in_turn(self) -> None:
         seen = self.drawn([0, 0, 0, 0, 0, 0, 1, 3], 0.5)
@@ -104,7 +116,7 @@ class TestHardFields:
         assert all(len(part) == 8 for part in seen)
 
     def test_without_a_share_or_without_any_hardness_all_come_in_turn(self) -> None:
-        plain = [[int(i) for i in part] for part in batches(self.indices, 8, 200, 1, 0)]
+        plain = [[int(i) for i in part.indices] for part in batches(self.indices, 8, 200, 1, 0)]
         assert self.drawn([1, 2, 3, 4, 5, 6, 7, 8], 0.0) == plain
         assert self.drawn([0.0] * 8, 0.5) == plain
 
@@ -123,6 +135,32 @@ class TestHardFields:
         pictures = torch.rand(3, 5, 4, 4, generator=torch.Generator().manual_seed(1))
         pictures[:, -1] = torch.tensor([1.0, 2.0, 0.5])[:, None, None]
         assert np.allclose(misfit_squared(pictures), [1.0, 4.0, 0.25])
+
+    def test_noise_is_not_hard(self) -> None:
+        pictures = torch.zeros(3, 5, 4, 4)
+        pictures[:, -1] = torch.tensor([1.0, 2.0, 0.5])[:, None, None]
+        assert np.allclose(misfit_squared(pictures, np.array([0.0, 1.5, 0.6])), [1.0, 0.25, 0.0])
+
+    def test_of_equal_specimens_the_one_of_the_lower_dose_is_not_the_harder(self) -> None:
+        config = small_config()
+        fields = fields_of(config, 1)
+        amplitude = fields.amplitude[0]
+        hardness, plain = [], []
+        for electrons in (1e6, 3e4):
+            read = read_out(amplitude, DetectorEffects(), electrons, noise_seed=(1,), bad_pixel_seed=(2,))
+            twin = dataclasses.replace(fields, amplitude=read[None])
+            change = read.astype(np.float64) - amplitude
+            noise = np.array([(change**2).sum() / 16])
+            pictures = pictures_of(config, twin)
+            hardness.append(float(misfit_squared(pictures, noise)[0]))
+            plain.append(float(misfit_squared(pictures)[0]))
+        assert plain[1] > 1.5 * plain[0]
+        assert hardness[1] < 1.1 * hardness[0]
+
+    def test_they_count_to_the_latest_epoch_of_their_batch(self) -> None:
+        for part in batches(self.indices, 6, 40, 1, 0, hardness=np.ones(8), hard_share=0.5):
+            assert part.epochs.shape == (6,)
+            assert part.epochs[3:].tolist() == [int(part.epochs[:3].max())] * 3
 
 
 class TestAugmentation:
@@ -157,165 +195,29 @@ class TestAugmentation:
     def test_without_physics_there_are_no_channels(self) -> None:
         inputs, truth = gather(fields_of(small_config(), 2), None, np.array([0]), 0)
         assert inputs.channels is None
+        assert inputs.scan_step_angstrom is None
         assert truth.shape == (1, 8, 8)
 
+    def test_scan_steps_go_with_their_fields(self) -> None:
+        fields = fields_of(small_config(), 3, scan_step_angstrom=[2.0, 1.9, 2.1])
+        inputs, _ = gather(fields, None, np.array([2, 0]), 3)
+        assert inputs.scan_step_angstrom is not None
+        assert inputs.scan_step_angstrom.tolist() == pytest.approx([2.1, 2.0])
 
-class TestSchedule:
-    def test_it_warms_up_in_a_line_and_falls_to_zero_along_a_cosine(self) -> None:
-        rates = np.array([learning_rate(step, 1000, 2.0, 50) for step in range(1000)])
-        assert rates[0] == pytest.approx(2.0 / 50)
-        assert np.allclose(np.diff(rates[:50], 2), 0, atol=1e-4)
-        assert rates.argmax() == 49
-        assert rates.max() == pytest.approx(2.0, rel=0.01)
-        assert np.all(np.diff(rates[50:]) < 0)
-        assert rates[500] == pytest.approx(1.0, rel=0.01)
-        assert 0 < rates[-1] < 1e-4
-        assert learning_rate(1000, 1000, 2.0, 50) == pytest.approx(0, abs=1e-12)
-
-    def test_without_warm_up_it_starts_at_the_highest(self) -> None:
-        assert learning_rate(0, 10, 0.3, 0) == 0.3
-
-    def test_a_warm_up_longer_than_the_training_never_arrives(self) -> None:
-        assert max(learning_rate(step, 10, 1.0, 1000) for step in range(10)) < 0.01
-
-
-class TestLoss:
-    """Error of contrast, weighted error of the mean, weighted smooth L1 on the root."""
-
-    @staticmethod
-    def truth() -> torch.Tensor:
-        return 50 + 400 * torch.rand(3, 6, 6, generator=torch.Generator().manual_seed(1))
-
-    @staticmethod
-    def loss(
-        root: torch.Tensor, truth: torch.Tensor, scale: float = 200.0, *, mean: float = 0.5, absolute: float = 0.3
-    ) -> float:
-        return float(
-            potential_loss(root, truth, torch.tensor(scale), mean_weight=mean, root_weight=absolute, huber_beta=0.3)
-        )
-
-    def test_it_is_smallest_at_the_truth(self) -> None:
-        truth = self.truth()
-        root = (truth / 200).sqrt()
-        least = self.loss(root, truth)
-        assert least == pytest.approx(1.5 * RELATIVE_FLOOR**0.5, rel=1e-3)
-        for shift in (-0.1, 0.1):
-            assert self.loss(root + shift, truth) > least + 1e-3
-
-    def test_errors_of_contrast_and_of_the_mean_are_told_apart(self) -> None:
-        """Both in units of the field's own deviation."""
-        truth = self.truth()
-        deviation = truth.std(dim=(1, 2), correction=0, keepdim=True)
-        mean = truth.mean(dim=(1, 2), keepdim=True)
-        cases = {
-            "contrast": (mean.expand_as(truth), 1.0, 0.0),
-            "half of it": ((truth + mean) / 2, 0.5, 0.0),
-            "mean": (truth + 0.3 * deviation, 0.0, 0.3),
-        }
-        for name, (answer, contrast, level) in cases.items():
-            root = (answer / 200).sqrt()
-            of_contrast = self.loss(root, truth, mean=0.0, absolute=0.0)
-            of_mean = self.loss(root, truth, mean=1.0, absolute=0.0) - of_contrast
-            assert of_contrast == pytest.approx(max(contrast, RELATIVE_FLOOR**0.5), rel=2e-3), name
-            assert of_mean == pytest.approx(max(level, RELATIVE_FLOOR**0.5), rel=2e-3), name
-
-    def test_the_unit_of_the_potential_does_not_matter(self) -> None:
-        truth, root = self.truth(), torch.rand(3, 6, 6, generator=torch.Generator().manual_seed(2))
-        assert self.loss(root, 7 * truth, 7 * 200.0) == pytest.approx(self.loss(root, truth), rel=1e-5)
-
-    def test_the_order_of_fields_and_their_turning_do_not_matter(self) -> None:
-        truth, root = self.truth(), torch.rand(3, 6, 6, generator=torch.Generator().manual_seed(3))
-        expected = self.loss(root, truth)
-        assert self.loss(root[[2, 0, 1]], truth[[2, 0, 1]]) == pytest.approx(expected, rel=1e-5)
-        for operation in range(8):
-            turned = [apply_to_picture(picture, operation) for picture in (root, truth)]
-            assert self.loss(turned[0], turned[1]) == pytest.approx(expected, rel=1e-5)
-
-    def test_light_and_heavy_materials_count_the_same(self) -> None:
-        """The same relative error on a light and on a heavy field, but for the term that follows absolute values."""
-        truth = self.truth()[:1].repeat(2, 1, 1) * torch.tensor([1.0, 30.0])[:, None, None]
-        errors = []
-        for field in (0, 1):
-            wrong = truth.clone()
-            wrong[field] *= 1.2
-            errors.append(self.loss((wrong / 200).sqrt(), truth, absolute=0.0))
-        assert errors[0] == pytest.approx(errors[1], rel=1e-3)
-
-    def test_the_root_term_is_linear_far_off_and_square_near_by(self) -> None:
-        truth = torch.full((1, 4, 4), 200.0)
-
-        def root_term(distance: float) -> float:
-            root = torch.full((1, 4, 4), 1 + distance)
-            return self.loss(root, truth, mean=0.0, absolute=1.0) - self.loss(root, truth, mean=0.0, absolute=0.0)
-
-        assert root_term(0.2) == pytest.approx(4 * root_term(0.1), rel=0.02)
-        assert root_term(20.0) == pytest.approx(2 * root_term(10.0), rel=0.05)
-
-    def test_a_flat_truth_and_a_perfect_answer_have_a_gradient_without_holes(self) -> None:
-        truth = torch.full((1, 4, 4), 200.0)
-        for start in (1.0, 0.0):
-            root = torch.full((1, 4, 4), start, requires_grad=True)
-            loss = potential_loss(root, truth, torch.tensor(200.0), mean_weight=0.5, root_weight=0.3, huber_beta=0.3)
-            torch.autograd.backward(loss)
-            assert root.grad is not None
-            assert bool(root.grad.isfinite().all())
-
-
-class TestWeightAverage:
-    @staticmethod
-    def module(value: float) -> nn.Linear:
-        module = nn.Linear(2, 2)
-        TestWeightAverage.set(module, value)
-        return module
-
-    @staticmethod
-    def set(module: nn.Linear, value: float) -> None:
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.fill_(value)
-
-    @staticmethod
-    def averaged(average: WeightAverage, module: nn.Linear) -> float:
-        with average.applied():
-            return float(module.weight.detach()[0, 0])
-
-    def test_it_is_the_recursion_with_a_quick_start(self) -> None:
-        module = self.module(1.0)
-        average = WeightAverage(module, 0.9)
-        expected = 1.0
-        for update in range(200):
-            self.set(module, float(update % 7))
-            average.update()
-            decay = min(0.9, (1 + update) / (10 + update))
-            expected = decay * expected + (1 - decay) * (update % 7)
-            assert self.averaged(average, module) == pytest.approx(expected, rel=1e-4)
-
-    def test_the_start_is_soon_forgotten(self) -> None:
-        module = self.module(1000.0)
-        average = WeightAverage(module, 0.999)
-        self.set(module, 1.0)
-        for _ in range(50):
-            average.update()
-        assert self.averaged(average, module) < 1.1
-
-    def test_inside_the_block_averaged_and_behind_it_its_own(self) -> None:
-        module = self.module(0.0)
-        average = WeightAverage(module, 0.5)
-        self.set(module, 1.0)
-        average.update()
-        with pytest.raises(KeyError), average.applied():
-            assert float(module.bias.detach()[0]) == pytest.approx(0.9)
-            raise KeyError
-        assert float(module.bias.detach()[0]) == 1.0
-        average.copy_to_module()
-        assert float(module.bias.detach()[0]) == pytest.approx(0.9)
-
-    def test_without_decay_it_is_the_last_weights(self) -> None:
-        module = self.module(0.0)
-        average = WeightAverage(module, 0.0)
-        self.set(module, 3.0)
-        average.update()
-        assert self.averaged(average, module) == 3.0
+    def test_each_field_is_read_in_its_epoch_before_it_is_turned(self) -> None:
+        detector = detector_model(small_config(detector__dose_e_per_a2=1e3), "train")
+        assert detector is not None
+        fields = dataclasses.replace(fields_of(small_config(), 3), detector=detector)
+        indices, epochs = np.array([2, 0]), np.array([0, 5])
+        for operation in (0, 5):
+            inputs, _ = gather(fields, None, indices, operation, epochs)
+            for row in range(2):
+                index, epoch = int(indices[row]), int(epochs[row])
+                read = detector.record(fields.amplitude[index], index, epoch, {})
+                expected = apply_to_patterns(torch.from_numpy(read.astype(np.float32)), operation)
+                assert torch.equal(inputs.amplitude[row], expected)
+        first, _ = gather(fields, None, indices, 0)
+        assert torch.equal(first.amplitude[0], gather(fields, None, indices, 0, epochs)[0].amplitude[0])
 
 
 def test_torch_draws_from_the_key_inside_and_goes_on_as_before_behind() -> None:

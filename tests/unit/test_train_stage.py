@@ -44,7 +44,7 @@ class TestStage:
         config = small_config(train__batch=2, train__steps=6, train__log_every=log_every, train__hard_share=0.0)
         fields = dataclasses.replace(fields_of(config, 12), items=tuple(range(100, 112)))
         potential = fields.potential.copy()
-        order = list(batches(np.arange(12), 2, 6, config.run.seed, 0))
+        order = [part.indices for part in batches(np.arange(12), 2, 6, config.run.seed, 0)]
         potential[order[2][0], 3, 3] = np.nan  # seen for the first time in step 3
         progress = Remembering()
         items = ", ".join(str(100 + i) for i in order[2])
@@ -96,6 +96,20 @@ class TestStage:
         self.stage_of(config, fields_of(config, 3))
         assert set(seen[:-1]) == allowed
         assert seen[-1] == IDENTITY  # the validation
+
+    def test_what_noise_adds_to_the_misfit_makes_no_field_hard(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        config = small_config(train__batch=4, train__hard_share=0.5, train__validate_every=1000)
+        seen: list[int] = []
+
+        def remember(*args: Any) -> Any:
+            seen.extend(int(i) for i in args[2][2:4])
+            return real_gather(*args)
+
+        monkeypatch.setattr(stage_module, "gather", remember)
+        noise = np.full(6, 1e9)
+        noise[4] = 0.0
+        self.stage_of(config, dataclasses.replace(fields_of(config, 6), noise_misfit=noise))
+        assert seen[:-2] == [4] * 12  # the last two are those of the validation
 
     def test_another_stage_is_not_touched(self) -> None:
         config = small_config()

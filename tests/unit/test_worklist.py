@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,32 @@ def test_crystals_take_turns_in_an_order_of_the_seed(tmp_path: Path) -> None:
         config = small_config(tmp_path, f"run.seed={seed}", "crystals.exclude=['cif:cscl', 'cif:fe-fcc']")
         orders.add(tuple(crystal.name for crystal in parts(config)[0][0].crystals))
     assert any(list(order) != sorted(order) for order in orders)
+
+
+def test_every_material_has_equally_many_fields_where_that_is_asked_for(tmp_path: Path) -> None:
+    """Iron has two crystals, the three other materials one: by crystals iron would have twice as many fields."""
+    overrides = ("crystals.held_out_fraction=0.01", "crystals.balance=materials")
+    (train, _), _ = parts(small_config(tmp_path, *overrides))
+    crystals = [train.crystal_of(item) for item in range(40)]
+    materials = Counter(crystal.formula for crystal in crystals)
+    assert len(materials) == 3
+    assert max(materials.values()) - min(materials.values()) <= 1
+    names = Counter(crystal.name for crystal in crystals if crystal.formula == "Fe")
+    assert set(names) == {"cif:fe-bcc", "cif:fe-fcc"}
+    assert max(names.values()) - min(names.values()) <= 1
+    assert [crystal.formula for crystal in crystals[:3]] == [crystal.formula for crystal in crystals[3:6]]
+    assert train.crystal_of(123_456_789) in train.crystals
+    iron = [crystal for crystal in train.crystals if crystal.formula == "Fe"]
+    other = next(crystal for crystal in train.crystals if crystal.formula != "Fe")
+    pair = replace(train, crystals=(*iron, other))
+    turns = [pair.crystal_of(item).name for item in range(4)]
+    assert turns == [iron[0].name, other.name, iron[1].name, other.name], "an even number of materials too"
+    (again, _), _ = parts(small_config(tmp_path, *overrides))
+    assert [again.crystal_of(item).name for item in range(40)] == [crystal.name for crystal in crystals]
+    (plain, _), _ = parts(small_config(tmp_path, overrides[0]))
+    assert [crystal.name for crystal in plain.crystals] == [crystal.name for crystal in train.crystals]
+    every = plain.crystals
+    assert [plain.crystal_of(item) for item in range(9)] == [every[item % len(every)] for item in range(9)]
 
 
 def test_thicknesses_are_whole_slices_inside_the_range_each_as_likely_as_another(tmp_path: Path) -> None:

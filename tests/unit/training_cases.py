@@ -26,7 +26,7 @@ class Remembering(SilentProgress):
         self.stages.append(stage)
         self.open += 1
 
-    def advance(self, done: int, **figures: float) -> None:
+    def advance(self, done: int, *, left_s: float | None = None, **figures: float) -> None:
         self.done.append(done)
 
     def note(self, text: str) -> None:

@@ -1,0 +1,82 @@
+"""Folders of CIF files: tens of thousands of them, read once by all cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from data_gen.materials.cif import read_cif
+from data_gen.materials.crystal import BadCrystal, Crystal
+from stemdl.launch import ONE_THREAD, allowed_cores
+
+_ALONE = 400  # files that one process has read before others have started
+_AT_ONCE = 50
+
+
+def read_cif_folder(folder: Path | str) -> tuple[list[Crystal], list[BadCrystal]]:
+    """Read every ``*.cif`` of a folder, in the order of the file names; unchanged files are read once in a process.
+
+    Returns:
+        The crystals, and one BadCrystal for each file that was refused: together as many as there are files.
+
+    Raises:
+        NotADirectoryError: there is no such folder.
+        FileNotFoundError: the folder holds no CIF file.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise NotADirectoryError(f"the CIF folder {folder} does not exist or is no folder")
+    files = sorted((path for path in folder.iterdir() if path.suffix.lower() == ".cif"), key=lambda path: path.name)
+    if not files:
+        raise FileNotFoundError(f"the CIF folder {folder} holds no file that ends in .cif")
+    found = _read_all(tuple((path, _state_of(path)) for path in files))
+    return (
+        [one for one in found if isinstance(one, Crystal)],
+        [one for one in found if isinstance(one, BadCrystal)],
+    )
+
+
+def _state_of(path: Path) -> tuple[int, int] | None:
+    """What changes with the content of a file; None for one that cannot be looked at, which reading then says."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=16)
+def _read_all(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> tuple[Crystal | BadCrystal, ...]:
+    paths = [path for path, _ in files]
+    cores = allowed_cores()
+    if len(paths) <= _ALONE or cores == 1:
+        return tuple(_read_one(path) for path in paths)
+    context = multiprocessing.get_context("spawn")  # this process may have threads
+    with _environment(ONE_THREAD), ProcessPoolExecutor(min(cores, len(paths) // _AT_ONCE), context) as pool:
+        return tuple(pool.map(_read_one, paths, chunksize=_AT_ONCE))
+
+
+def _read_one(path: Path) -> Crystal | BadCrystal:
+    try:
+        return read_cif(path)
+    except BadCrystal as error:
+        return BadCrystal(error.name, error.reason)  # without the traceback, which would keep the whole file
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before: Sequence[tuple[str, str | None]] = [(name, os.environ.get(name)) for name in values]
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before:
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

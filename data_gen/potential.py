@@ -40,42 +40,38 @@ def _cos_sin(coordinates_angstrom: torch.Tensor, grid: Grid) -> torch.Tensor:
     """(2 h, N) float32 cos(2π k r), then sin(2π k r).
 
     The angle of a few frequencies is reduced in float64; e^{iα} e^{iβ} = e^{i(α + β)} gives the frequencies between,
-    with a rounding error that grows with the logarithm of their number alone.
+    each with as many roundings as it is doublings away.
     The Nyquist frequency of an even grid stands for +k and -k at once; only the even part, the cosine, exists on it.
     """
     last = grid.pixels // 2
-    doubles = [_EXACT * 2**power for power in range(1, max(1, last.bit_length())) if _EXACT * 2**power < last]
-    exact = torch.tensor([*range(min(_EXACT, last) + 1), *doubles], device=coordinates_angstrom.device)
+    first = min(_EXACT, last)
+    doubles = [first * 2**power for power in range(1, last.bit_length()) if first * 2**power <= last]
+    exact = torch.tensor([*range(first + 1), *doubles], device=coordinates_angstrom.device)
     turns = torch.outer(exact, coordinates_angstrom / grid.box_angstrom)
     angle = turns.sub_(turns.round()).mul_(2 * math.pi).to(torch.float32)
     both = angle.new_empty(2, last + 1, len(coordinates_angstrom))
     both[0, exact], both[1, exact] = angle.cos(), angle.sin_()
-    done = min(_EXACT, last)
-    while done < last:
-        count = min(done, last - done)
+    for done in (first, *doubles):
+        count = min(done - 1, last - done)
         (cos, sin), (cos_step, sin_step) = both[:, 1 : count + 1], both[:, done]
-        torch.mul(cos, cos_step, out=both[0, done + 1 : done + count + 1]).addcmul_(sin, sin_step, value=-1)
-        torch.mul(sin, cos_step, out=both[1, done + 1 : done + count + 1]).addcmul_(cos, sin_step)
-        done += count
+        between = slice(done + 1, done + count + 1)
+        torch.mul(cos, cos_step, out=both[0, between]).addcmul_(sin, sin_step, value=-1)
+        torch.mul(sin, cos_step, out=both[1, between]).addcmul_(cos, sin_step)
     if grid.pixels % 2 == 0:
         both[1, last] = 0
     return both.view(2 * (last + 1), -1)
 
 
-def _products(
-    index: torch.Tensor, count: int, numbers: torch.Tensor, positions: torch.Tensor, grid: Grid, parametrization: str
-) -> torch.Tensor:
+def _products(key: torch.Tensor, count: int, positions: torch.Tensor, grid: Grid, parametrization: str) -> torch.Tensor:
     """(s, 2, h, 2, h) float32 in V·Å: Σ_j f_j (cos, sin)(2π ky y_j) (cos, sin)(2π kx x_j) of the atoms of each slice.
 
-    index: (N,) slice of each atom, below `count`.
+    key: (N,) ascending, 256 times the slice (below `count`) plus the atomic number of each atom.
     """
     half = grid.pixels // 2 + 1
     total = torch.zeros(count, 2, half, 2, half, device=positions.device)
-    key = index * 256 + numbers
-    order = key.argsort(stable=True)
-    for chosen in torch.split(order, _ATOMS_AT_ONCE):
-        rows, columns = _cos_sin(positions[chosen, 1], grid), _cos_sin(positions[chosen, 0], grid).mT
-        groups, sizes = torch.unique_consecutive(key[chosen], return_counts=True)
+    for keys, some in zip(key.split(_ATOMS_AT_ONCE), positions.split(_ATOMS_AT_ONCE), strict=True):
+        rows, columns = _cos_sin(some[:, 1], grid), _cos_sin(some[:, 0], grid).mT
+        groups, sizes = torch.unique_consecutive(keys, return_counts=True)
         start = 0
         for group, size in zip(groups.tolist(), sizes.tolist(), strict=True):
             product = torch.mm(rows[:, start : start + size], columns[start : start + size])
@@ -123,18 +119,17 @@ def potential_slices(
     """
     thickness = specimen.box_angstrom[2]
     count = slice_count(thickness, slice_angstrom)
-    numbers, positions = (values.to(device) for values in _atoms(specimen))
+    numbers, positions = _atoms(specimen)
     index = (positions[:, 2] * (count / thickness)).floor().clamp(0, count - 1).to(torch.int64)
-    order = index.argsort(stable=True)
-    index, numbers, positions = index[order], numbers[order], positions[order]
+    key, order = (256 * index + numbers).sort(stable=True)
+    positions = positions[order].to(device)
     slab = max(1, _SLAB_BYTES[positions.device.type != "cpu"] // (4 * (grid.pixels + 2) ** 2))
     slices = torch.empty(count, grid.pixels, grid.pixels, device=device)
     for first in range(0, count, slab):
         last = min(first + slab, count)
-        atoms = slice(*torch.searchsorted(index, torch.tensor([first, last], device=device)).tolist())
-        products = _products(
-            index[atoms] - first, last - first, numbers[atoms], positions[atoms], grid, parametrization
-        )
+        low, high = torch.searchsorted(key, torch.tensor([256 * first, 256 * last])).tolist()
+        some = key[low:high] - 256 * first
+        products = _products(some, last - first, positions[low:high], grid, parametrization)
         slices[first:last] = _to_real(_spectrum(products, grid), grid)
     return slices, thickness / count
 
@@ -162,7 +157,8 @@ def projected_target(
     moved = positions.clone()
     moved[:, 0] -= (box - field_angstrom[1]) / 2 + pixel_angstrom / 2
     moved[:, 1] -= (box - field_angstrom[0]) / 2 + pixel_angstrom / 2
-    spectrum = _spectrum(_products(torch.zeros_like(numbers), 1, numbers, moved, grid, parametrization)[0], grid)
+    key, order = numbers.sort(stable=True)
+    spectrum = _spectrum(_products(key, 1, moved[order], grid, parametrization)[0], grid)
     k = grid.frequencies()
     seen = torch.exp(-2 * (math.pi * blur_sigma_angstrom * k) ** 2) * torch.sinc(k * pixel_angstrom)
     spectrum *= torch.outer(seen, seen[: grid.pixels // 2 + 1]).to(torch.float32)

@@ -117,13 +117,7 @@ def run(
             _say(console, f"{folder}: this file system has no locks; start one run in this folder at a time")
         if fresh and "train" in stages and "simulate" not in stages:
             _check_training_set(config)  # before anything is moved
-        damaged = set_damaged_records_aside(folder)
-        if damaged is not None:
-            _say(console, f"{folder / 'stages.json'}: damaged, now {damaged.name}; a new record of times begins")
-        moved = prepare(config, fresh=fresh)
-        if moved is not None:
-            _say(console, f"results of another configuration were moved to {moved}")
-        write_json(folder / "versions.json", installed_versions())
+        _make_ready(config, console, fresh=fresh)
         outcome = RunOutcome(folder)
         for stage in (stage for stage in STAGES if stage in stages):
             _do(stage, config, console, outcome, _Means(crew, limit))
@@ -132,6 +126,18 @@ def run(
             if stage == "simulate" and len(stages) > 1 and config.burst_buffer.use and config.burst_buffer.drain:
                 _stage_here(config, console)
     return outcome
+
+
+def _make_ready(config: Config, console: Console, *, fresh: bool) -> None:
+    """The records of the folder, and nothing in it of another configuration."""
+    folder = config.run.folder
+    damaged = set_damaged_records_aside(folder)
+    if damaged is not None:
+        _say(console, f"{folder / 'stages.json'}: damaged, now {damaged.name}; a new record of times begins")
+    moved = prepare(config, fresh=fresh)
+    if moved is not None:
+        _say(console, f"results of another configuration were moved to {moved}")
+    write_json(folder / "versions.json", installed_versions())
 
 
 def _stage_here(config: Config, console: Console) -> None:

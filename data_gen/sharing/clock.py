@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_RING_AGAIN_S = 1.0  # what the alarm raises is lost where it rings in a destructor or a callback
+
 
 class ItemTimeout(Exception):
     """The item under way has taken longer than it may."""
@@ -48,23 +50,30 @@ class ItemClock:
     @contextmanager
     def item(self, timeout_s: float) -> Iterator[None]:
         """Make one item inside. Raises ItemTimeout or ItemDropped there."""
-        self._timeout_at = time.monotonic() + timeout_s
-        self._inside = True
-        self._set()
         try:
-            yield
-        finally:
+            try:
+                self._timeout_at = time.monotonic() + timeout_s
+                self._inside = True
+                self._set()
+                yield
+            finally:
+                self._inside = False
+        finally:  # where the alarm rang just before the line above, that has been left out
             self._inside = False
             self._timeout_at = float("inf")
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _set(self) -> None:
-        left_s = min(self._timeout_at, self._stop_at) - time.monotonic()
-        if left_s < float("inf"):
-            signal.setitimer(signal.ITIMER_REAL, max(left_s, 1e-3))
+        while True:
+            next_at = min(self._timeout_at, self._stop_at)
+            if next_at < float("inf"):
+                signal.setitimer(signal.ITIMER_REAL, max(next_at - time.monotonic(), 1e-3), _RING_AGAIN_S)
+            if min(self._timeout_at, self._stop_at) >= next_at:
+                return  # else a stop came in between, from another thread or a signal handler
 
     def _ring(self, number: int, frame: object) -> None:
         if not self._inside:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             return
         now = time.monotonic()
         if now >= self._stop_at:

@@ -20,7 +20,11 @@ class ItemLog:
     def __init__(self, folder: Path, rank: int) -> None:
         """Open it to append. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._stream = log_path(folder, rank).open("a", encoding="utf-8", buffering=1)
+        path = log_path(folder, rank)
+        is_torn = path.is_file() and not _ends_a_line(path)
+        self._stream = path.open("a", encoding="utf-8", buffering=1)
+        if is_torn:  # by a full disk, for instance: the next line is to be one of its own
+            self._stream.write("\n")
 
     def write(self, event: str, **values: object) -> None:
         """One line. Raises OSError, where the disk is full for instance."""
@@ -61,6 +65,14 @@ def cut_off_ranks(folder: Path) -> dict[int, str]:
         with ItemLog(folder, int(number)) as log:
             log.write("cut off", rank=int(number), at=found[int(number)])
     return found
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as stream:
+        if stream.seek(0, 2) == 0:
+            return True
+        stream.seek(-1, 2)
+        return stream.read() == b"\n"
 
 
 def _last_line(path: Path) -> dict[str, Any] | None:

@@ -13,8 +13,6 @@ from stemdl.doctor.answer import Answer, Line
 from stemdl.launch import announced_ranks
 
 MPI_TIMEOUT_S = 30.0
-UNUSED_MPI = "not used by this version: it shares work over the cores of one machine, without MPI"
-
 
 JOB_VARIABLES = {"Slurm": "SLURM_JOB_ID", "LSF": "LSB_JOBID", "PBS": "PBS_JOBID"}
 
@@ -26,11 +24,16 @@ def check_mpi() -> Answer:
     library, problem = _mpi_library() if installed else ("", "")
     figures = {"mpi4py": installed, "mpirun": mpirun, "library": library or None, "problem": problem or None}
     if not installed:
-        line = Line("ok", "no mpi4py", UNUSED_MPI)
+        follows = "simulate runs on the cores of this machine alone; over several: pip install 'stemdl[mpi]'"
+        line = Line("ok", "no mpi4py", follows)
     elif problem:
-        line = Line("note", f"mpi4py finds no working MPI: {problem}", UNUSED_MPI)
+        follows = "simulate runs on this machine alone: build mpi4py with the MPI of this site"
+        line = Line("warning", f"mpi4py finds no working MPI: {problem}", follows)
     else:
-        line = Line("ok", f"MPI: {library}; {mpirun or 'no mpirun on PATH'}", UNUSED_MPI)
+        follows = "mpirun -n RANKS stemdl simulate FILE: a rank for each core"
+        if mpirun is None:
+            follows = "start simulate and stage with the launcher of the scheduler (srun, jsrun): a rank for each core"
+        line = Line("ok", f"MPI: {library}; {mpirun or 'no mpirun on PATH'}", follows)
     return Answer("mpi", figures, [line])
 
 
@@ -53,8 +56,8 @@ def check_launcher(environment: Mapping[str, str] | None = None) -> Answer:
         return Answer("launcher", figures, [Line("ok", what, follows)])
     fact = f"{job}{found[0].launcher}: rank {found[0].rank} of {found[0].size}"
     if max(sizes) > 1:
-        follows = "several ranks are not used by this version: start it once per machine (in Slurm: srun -n 1 -c CORES)"
-        lines = [Line("warning", fact, follows)]
+        follows = "several ranks are for simulate and stage; other verbs use one process (in Slurm: srun -n 1 -c CORES)"
+        lines = [Line("note", fact, follows)]
     else:
         lines = [Line("ok", fact, "one process, which uses the cores of this machine")]
     if len(sizes) > 1:

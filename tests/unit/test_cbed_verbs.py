@@ -162,6 +162,7 @@ def test_energies_that_are_none(config_file: Path, text: str, capsys: pytest.Cap
 def test_list_and_show(config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, target = tmp_path / "out", tmp_path / "list.json"
     write(config_file, folder, "--energies", "100,110", "--crystals", "2")
+    (folder / ".tmp-batch_train_9-host-1.h5").write_bytes(b"unfinished")
     capsys.readouterr()
     assert main(["cbed", "list", str(folder), "--check", "--json", str(target)]) == 0
     out = capsys.readouterr().out
@@ -170,7 +171,7 @@ def test_list_and_show(config_file: Path, tmp_path: Path, capsys: pytest.Capture
     record = json.loads(target.read_text())
     assert sum(one["samples"] for one in record["files"].values()) == 4
     assert record["problems"] == []
-    path = next(folder.glob("*.h5"))
+    path = next(folder.glob("batch_*.h5"))
     assert main(["cbed", "show", str(path), "--sample", "sample_0_1", "-o", str(tmp_path / "a.png")]) == 0
     out = capsys.readouterr().out
     assert "energy           110 keV" in out

@@ -91,8 +91,8 @@ def test_the_launcher_is_taken_from_one_complete_set() -> None:
     slurm = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"}
     answer = check_launcher(slurm)
     assert answer.figures == {"job": "Slurm 77", "launcher": "srun (Slurm)", "rank": 3, "size": 8}
-    assert [line.level for line in answer.lines] == ["warning"]
-    assert "once per machine" in answer.lines[0].follows
+    assert [line.level for line in answer.lines] == ["note"]
+    assert "simulate and stage" in answer.lines[0].follows
     alone = check_launcher({**slurm, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"})
     assert [line.level for line in alone.lines] == ["ok"]
     assert check_launcher({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8"}).figures["launcher"] is None
@@ -126,7 +126,7 @@ STEP = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "
     ],
 )
 def test_several_ranks_are_refused(environment: dict[str, str], launcher: str) -> None:
-    with pytest.raises(UserError, match=f"{launcher}.*found 4 ranks, allowed 1 .*once per machine"):
+    with pytest.raises(UserError, match=f"{launcher}.*found 4 ranks, allowed 1 .*several ranks are for: stemdl simulate, stemdl stage"):
         refuse_several_ranks(environment)
 
 
@@ -149,8 +149,8 @@ def test_one_rank_is_not_refused(environment: dict[str, str]) -> None:
     ("result", "level"),
     [
         (subprocess.CompletedProcess([], 0, "Some MPI 5.0\nmore\n", ""), "ok"),
-        (subprocess.CompletedProcess([], 1, "", "Traceback\nRuntimeError: cannot load MPI library\n"), "note"),
-        (subprocess.TimeoutExpired([], 30), "note"),
+        (subprocess.CompletedProcess([], 1, "", "Traceback\nRuntimeError: cannot load MPI library\n"), "warning"),
+        (subprocess.TimeoutExpired([], 30), "warning"),
     ],
 )
 def test_a_broken_mpi_is_told_from_a_working_one(
@@ -166,7 +166,7 @@ def test_a_broken_mpi_is_told_from_a_working_one(
     monkeypatch.setattr(subprocess, "run", run)
     answer = check_mpi()
     assert answer.lines[0].level == level
-    assert "not used by this version" in answer.lines[0].follows
+    assert ("mpirun -n RANKS" if level == "ok" else "build mpi4py") in answer.lines[0].follows
     assert (answer.figures["library"] == "Some MPI 5.0") == (level == "ok")
 
 

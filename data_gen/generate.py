@@ -202,6 +202,7 @@ def _make(
     put_on_record([])
     outcome = crew.work(config, digest, len(tasks), drive)
     progress.finish()
+    _sum_up(config, crew.size, coordinator, outcome, progress)
     for broken in coordinator.broken:
         raise (
             SimulationFault(broken.text)
@@ -230,6 +231,33 @@ def _settle(config: Config, part: Part, digest: str, progress: Progress) -> None
     for rank in ranks_left_behind(folder):
         with ShardWriter(folder, rank=rank, axes=axes_of(config), config_hash=digest, samples_per_shard=1):
             pass
+
+
+def _sum_up(config: Config, makers: int, coordinator: Coordinator, outcome: Outcome, progress: Progress) -> None:
+    """One line of JSON for this call in `log/simulate.jsonl`, and one for people where several made the samples."""
+    made, rate = coordinator.made, coordinator.made / outcome.work_s if outcome.work_s > 0 else 0.0
+    line = {
+        "time": round(time.time(), 3),
+        "makers": makers,
+        "samples": made,
+        "failed": len(coordinator.failures),
+        "work_s": round(outcome.work_s, 3),
+        "samples_per_s": round(rate, 4),
+        "idle_share": round(outcome.idle_share, 4),
+        "end_idle_share": round(outcome.end_idle_share, 4),
+        "lost": [[number, reason] for number, reason in outcome.lost],
+        "out_of_time": outcome.out_of_time,
+        "signal": outcome.signal,
+    }
+    folder = log_folder(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "simulate.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(line) + "\n")
+    if makers > 1 and made:
+        progress.note(
+            f"{makers} ranks: {rate:.2f} samples/s, idle {100 * outcome.idle_share:.1f} % of the time, "
+            f"{100 * outcome.end_idle_share:.1f} % at the end"
+        )
 
 
 def _tell(failures: Sequence[Failure], path: Path, progress: Progress) -> None:

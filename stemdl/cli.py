@@ -22,6 +22,7 @@ from pathlib import Path
 
 from stemdl import __version__
 from stemdl.cli_arguments import Verbs
+from stemdl.cli_arguments import counts as _counts
 from stemdl.cli_arguments import positive as _positive
 from stemdl.cli_arguments import takes_config as _takes_config
 from stemdl.cli_arguments import verb as _verb
@@ -198,6 +199,17 @@ def _add_bench(verbs: Verbs[argparse.ArgumentParser]) -> None:
     _takes_config(verb)
     _writes_json(verb)
     verb.set_defaults(module=_SHOW, function="bench_simulate")
+    verb = _verb(
+        bench_verbs,
+        "ranks",
+        "the simulation on 1, 2, ... MPI ranks of this machine: speed-up and idle time",
+        "bench ranks configs/quickstart.yaml --ranks 1,2 --set specimen.thickness_angstrom=[10,300]",
+    )
+    _takes_config(verb)
+    verb.add_argument("--ranks", type=_counts, default=(1, 2), metavar="N,N", help="numbers of ranks (default 1,2)")
+    verb.add_argument("--repeats", type=_positive, default=3, metavar="N", help="runs of each, in turn (default 3)")
+    _writes_json(verb)
+    verb.set_defaults(module=_SHOW, function="bench_ranks")
 
 
 def _our_fault(error: Exception, run_folder: Path | None) -> int:

@@ -55,6 +55,11 @@ def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
         raise UserError(f"--json {path}: cannot be written ({error.strerror})") from error
 
 
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, such as "1,2,4"."""
+    return tuple(positive(part.strip()) for part in text.split(","))
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     number = int(text) if text.isdecimal() else 0

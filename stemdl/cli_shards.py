@@ -51,7 +51,7 @@ def verify_shards(arguments: argparse.Namespace) -> int:
     from stemdl.shards.inspect import inspect_folder
 
     reports = []
-    for folder in _shard_folders(arguments.folder):
+    for folder in _folders_of_shards(arguments.folder):
         with _progress("verify", _line_count(folder)) as on_shard:
             report = inspect_folder(folder, deep=arguments.deep, on_shard=on_shard)
         _tell_report(report, deep=arguments.deep)
@@ -99,11 +99,15 @@ def show_sample(arguments: argparse.Namespace) -> int:
 
 def merge_shards(arguments: argparse.Namespace) -> int:
     """`stemdl shards merge DEST SRC...`: exit code 3 where something of the sources is damaged."""
+    from stemdl.shards.manifest import scan_manifest
     from stemdl.shards.merge import merge_folders
-    from stemdl.shards.merge_plan import pair_folders
+    from stemdl.shards.merge_plan import check_alike, pair_folders
 
+    pairs = pair_folders(arguments.destination, arguments.sources)
+    for destination, sources in pairs:  # of all, before anything is merged into the first
+        check_alike(destination, [(source, scan_manifest(source).entries) for source in sources])
     reports = []
-    for destination, sources in pair_folders(arguments.destination, arguments.sources):
+    for destination, sources in pairs:
         with _progress("merge", sum(map(_line_count, sources))) as on_shard:
             report = merge_folders(destination, sources, hard_links=not arguments.copy, on_shard=on_shard)
         _tell_merge(report)
@@ -115,15 +119,10 @@ def merge_shards(arguments: argparse.Namespace) -> int:
 def repair_shards(arguments: argparse.Namespace) -> int:
     """`stemdl shards repair PATH`: exit code 3 where something had to be left alone."""
     from stemdl.shards.faults import fields_of
-    from stemdl.shards.repair import is_shard_folder, repair_folder
+    from stemdl.shards.repair import repair_folder
 
-    top = _existing(arguments.folder)
-    below = (folder for folder in sorted(top.iterdir()) if folder.is_dir() and folder.name != "damaged")
-    folders = [folder for folder in (top, *below) if is_shard_folder(folder)]
-    if not folders:
-        raise UserError(f"{top}: no {_MANIFEST} and no shard here or one folder below: nothing to repair")
     reports = []
-    for folder in folders:
+    for folder in _folders_of_shards(arguments.folder):
         with _progress("check", _line_count(folder)) as on_shard:
             report = repair_folder(folder, dry_run=arguments.dry_run, on_shard=on_shard)
         would = "would be done" if arguments.dry_run else "done"
@@ -144,6 +143,17 @@ def _shard_folders(top: Path) -> list[Path]:
     folders = [folder for folder in (_existing(top), *sorted(top.iterdir())) if (folder / _MANIFEST).is_file()]
     if not folders:
         raise UserError(f"{top}: no {_MANIFEST} here or one folder below: no shard is sealed in it")
+    return folders
+
+
+def _folders_of_shards(top: Path) -> list[Path]:
+    """Folders with a manifest, or with shards that have lost it: this one, or those directly below."""
+    from stemdl.shards.repair import DAMAGED_FOLDER, is_shard_folder
+
+    below = (folder for folder in sorted(_existing(top).iterdir()) if folder.is_dir() and folder.name != DAMAGED_FOLDER)
+    folders = [folder for folder in (top, *below) if is_shard_folder(folder)]
+    if not folders:
+        raise UserError(f"{top}: no {_MANIFEST} and no shard here or one folder below")
     return folders
 
 

@@ -31,6 +31,19 @@ def describe_model(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def bench_ranks(arguments: argparse.Namespace) -> int:
+    """`stemdl bench ranks FILE`."""
+    from stemdl.bench.ranks import bench_ranks as measure
+    from stemdl.bench.ranks import format_rank_bench
+    from stemdl.progress import choose_progress
+
+    progress = choose_progress(make_console())
+    figures = measure(load(arguments), ranks=arguments.ranks, repeats=arguments.repeats, progress=progress)
+    print(format_rank_bench(figures))
+    _write_json(arguments.json, figures.as_dict())
+    return 0
+
+
 def bench_simulate(arguments: argparse.Namespace) -> int:
     """`stemdl bench simulate FILE`."""
     from stemdl.bench.simulate import bench_simulate as measure

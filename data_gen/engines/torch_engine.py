@@ -84,7 +84,7 @@ def _probes(setup: ImagingSetup, start: int) -> torch.Tensor:
     return probes(setup.optics, setup.grid, setup.positions()[start : start + setup.probe_chunk])
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _kept_probes(setup: ImagingSetup) -> list[Complex]:
     multislice = multislice_of(setup.grid.pixels)
     return [multislice.centred(_probes(setup, start)) for start in range(0, setup.probes, setup.probe_chunk)]

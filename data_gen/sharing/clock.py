@@ -28,13 +28,17 @@ class ItemClock:
 
     def __init__(self) -> None:
         assert threading.current_thread() is threading.main_thread()
-        self._inside = False
+        self._inside = self._closed = False
         self._timeout_at = self._stop_at = float("inf")
+        # A thread may ask for a stop while the main thread closes the clock, or a handler while it does anything.
+        self._setting = threading.RLock()
         self._before = signal.signal(signal.SIGALRM, self._ring)
 
     def close(self) -> None:
-        """Give the signal back."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        """Give the signal back; a stop that comes later sets no alarm."""
+        with self._setting:
+            self._closed = True
+            signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._before)
 
     @property
@@ -44,8 +48,9 @@ class ItemClock:
 
     def stop_in(self, grace_s: float) -> None:
         """Drop the item under way if it is not done in so many seconds; from any thread, or a signal handler."""
-        self._stop_at = min(self._stop_at, time.monotonic() + grace_s)
-        self._set()
+        with self._setting:
+            self._stop_at = min(self._stop_at, time.monotonic() + grace_s)
+            self._set()
 
     @contextmanager
     def item(self, timeout_s: float) -> Iterator[None]:
@@ -64,12 +69,10 @@ class ItemClock:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _set(self) -> None:
-        while True:
+        with self._setting:
             next_at = min(self._timeout_at, self._stop_at)
-            if next_at < float("inf"):
+            if next_at < float("inf") and not self._closed:
                 signal.setitimer(signal.ITIMER_REAL, max(next_at - time.monotonic(), 1e-3), _RING_AGAIN_S)
-            if min(self._timeout_at, self._stop_at) >= next_at:
-                return  # else a stop came in between, from another thread or a signal handler
 
     def _ring(self, number: int, frame: object) -> None:
         if not self._inside:

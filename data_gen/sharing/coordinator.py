@@ -50,6 +50,7 @@ START_TIMEOUT_S = 300.0
 _BROKEN_GRACE_S = 5.0
 _LONGEST_BATCH_S = 20.0
 _MOST_ITEMS_AT_ONCE = 64
+_LONGEST_TURN_S = 5.0  # between two looks at who is silent; more is time in which nobody was listened to
 _HANG_GRACE_S = 30.0  # an item beyond its time is ended by its own maker; one that does not manage to is lost
 
 
@@ -112,7 +113,7 @@ class Coordinator:
         self.signal = 0
         self.broken: list[Broken] = []
         self.stopping = False
-        self.began = now
+        self.began = self._looked_at = now
 
     def join(self, maker: int, now: float) -> None:
         """A new process in the place of a lost one."""
@@ -206,19 +207,30 @@ class Coordinator:
             return self.stop(grace_s=SIGNAL_GRACE_S)
         return self._give_to_waiting()
 
-    def tick(self, now: float) -> list[Sending]:
-        """Look for makers that hang or are gone; returns what is to be sent."""
-        sendings: list[Sending] = []
+    def overdue(self, now: float) -> list[tuple[int, Lost]]:
+        """Makers that hang or are gone: to be ended, where that can be, and then handed in as lost."""
+        self._count_as_heard(now - self._looked_at - _LONGEST_TURN_S, now)
+        self._looked_at = now
+        found: list[tuple[int, Lost]] = []
         for number, maker in self.makers.items():
             if not maker.at_work:
                 continue
             silent_s, on_item_s = now - maker.seen, now - maker.begun_at
             if silent_s > (self._maker_timeout_s if maker.host else max(START_TIMEOUT_S, self._maker_timeout_s)):
-                sendings += self._lose(number, f"gave no sign of life for {silent_s:.0f} s")
+                found.append((number, Lost(f"gave no sign of life for {silent_s:.0f} s")))
             elif maker.begun is not None and on_item_s > self._item_timeout_s + _HANG_GRACE_S:
                 part, item = maker.begun
-                sendings += self._lose(number, f"hangs: {on_item_s:.0f} s at {part} item {item}")
-        return sendings
+                found.append((number, Lost(f"hangs: {on_item_s:.0f} s at {part} item {item}")))
+        return found
+
+    def _count_as_heard(self, pause_s: float, now: float) -> None:
+        """A job that was stopped as a whole and goes on, or a disk that held this process up: no maker's fault."""
+        if pause_s <= 0:
+            return
+        for maker in self.makers.values():
+            maker.seen = min(now, maker.seen + pause_s)
+            if maker.begun is not None:
+                maker.begun_at = min(now, maker.begun_at + pause_s)
 
     def stop(self, *, grace_s: float) -> list[Sending]:
         """Hand out nothing more, and have every maker seal and end."""
@@ -276,9 +288,13 @@ class Coordinator:
         return sendings
 
     def _mark_sealed(self, maker: MakerState, keys: Iterable[ItemKey]) -> None:
+        keys = set(keys)
+        elsewhere = keys - maker.unsealed.keys() - maker.held.keys()
+        if elsewhere:  # a lost maker's, which had been put back
+            self._forget(elsewhere)
         for key in keys:
             maker.unsealed.pop(key, None)
-            self.sealed.add(key)
+        self.sealed |= keys
 
     def _take_all(self, maker: MakerState) -> list[Task]:
         tasks = [*maker.held.values(), *maker.unsealed.values()]

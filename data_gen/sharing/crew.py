@@ -12,10 +12,13 @@ from typing import Protocol
 from data_gen.sharing.drive import Hub, Outcome
 from data_gen.sharing.local import LocalMakers
 from data_gen.sharing.maker import Maker
-from data_gen.sharing.messages import Broken
+from data_gen.sharing.messages import Broken, Ended, Stop
 from data_gen.sharing.ranks import ORDER_TIMEOUT_S, RankHub, RankLine, Start, Team
 from data_gen.sharing.vault import Berth
 from stemdl.config import Config
+
+EXIT_INCOMPLETE = 3
+_END_TIMEOUT_S = 30.0
 
 StopAsked = Callable[[], int]
 """Number of the signal that asks for the end, 0 for none."""
@@ -57,29 +60,37 @@ class RankCrew:
 
     def work(self, config: Config, config_hash: str, tasks: int, drive: Callable[[Hub, StopAsked], Outcome]) -> Outcome:
         """See `Crew`: the drive has a thread of its own, and this thread makes items."""
-        hub = RankHub(self._team, config_hash)
+        hub = RankHub(self._team, config, config_hash)
         ends: list[Outcome | BaseException] = []
-        interrupted: list[int] = []
+        maker_ended = threading.Event()
 
         def coordinate() -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()))  # they are the main thread's
             try:
-                ends.append(drive(hub, lambda: interrupted[0] if interrupted else 0))
+                ends.append(drive(hub, lambda: 0))
             except BaseException as error:  # noqa: BLE001  (raised again in the main thread)
                 ends.append(error)
+            finally:
+                hub.own_line.take(Stop(0.0))  # a maker here that was taken as lost and has come back ends as well
+                if not maker_ended.wait(_END_TIMEOUT_S):
+                    self._team.abandon("rank 0 hangs in an item; all others have ended", EXIT_INCOMPLETE)
 
         thread = threading.Thread(target=coordinate, daemon=True)
         thread.start()
         try:
             Maker(config, _berth(self._team), hub.own_line, config_hash).run()
+            maker_ended.set()
         except BaseException:
-            interrupted.append(signal.SIGINT)
-            thread.join(30.0)
+            maker_ended.set()
+            hub.own_line.tell(Ended(signal.SIGINT))
+            thread.join(_END_TIMEOUT_S)
             raise
         thread.join()  # bounded: it takes makers that say nothing as lost
         end = ends[0]
         if isinstance(end, BaseException):
             raise end
+        if end.signal == signal.SIGINT:
+            raise KeyboardInterrupt
         return end
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from data_gen.sharing.coordinator import SIGNAL_GRACE_S, Coordinator, Sending
-from data_gen.sharing.messages import Failure, FromMaker, ItemKey, Lost, Said, ToMaker
+from data_gen.sharing.messages import Failure, FromMaker, ItemKey, Lost, Said, Sealed, ToMaker
 from stemdl.progress import Progress
 from stemdl.time_limit import TimeLimit
 
 _LISTEN_S = 0.25
 _LAST_WORDS_S = 10.0
+_MOST_FRUITLESS = 3  # processes in a row that die before they come to an item: the next one would as well
 _ALL_FAULTS = 20  # so many faults of this program and not one sample: the next would be no better
 
 
@@ -32,6 +33,9 @@ class Hub(Protocol):
 
     def give_up(self, number: int) -> None:
         """A maker counts as lost: it may be ended."""
+
+    def sealed_by(self, number: int) -> Sequence[ItemKey]:
+        """Items that a lost maker has sealed, whether it said so or not."""
 
     def restart(self, number: int) -> bool:
         """Start another in the place of a lost one; False where that cannot be."""
@@ -86,6 +90,7 @@ class Drive:
         self._stop_asked = stop_asked
         self._put_on_record = put_on_record
         self._recorded = 0
+        self._fruitless: dict[int, int] = {}
         self._first_begun = 0.0
         self._estimated_s = coordinator.left_s()
         self._outcome = Outcome()
@@ -106,15 +111,13 @@ class Drive:
         for number, message in self._hub.receive(timeout_s):
             if isinstance(message, Said):
                 self._progress.note(message.text)
-            before = self._coordinator.makers[number].lost
-            self._send(self._coordinator.handle(number, message, time.monotonic()))
-            if isinstance(message, Lost) and not before and self._coordinator.makers[number].lost:
-                self._note_loss(number)
-        known = set(self._coordinator.lost)
-        self._send(self._coordinator.tick(time.monotonic()))
-        for number in set(self._coordinator.lost) - known:
-            self._hub.give_up(number)
-            self._note_loss(number)
+            elif isinstance(message, Lost):
+                self._lose(number, message)
+            else:
+                self._send(self._coordinator.handle(number, message, time.monotonic()))
+        for number, lost in self._coordinator.overdue(time.monotonic()):
+            self._hub.give_up(number)  # before its items are given to others
+            self._lose(number, lost)
         if len(self._coordinator.failures) > self._recorded:
             self._recorded = len(self._coordinator.failures)
             self._put_on_record(self._coordinator.failures)
@@ -141,14 +144,21 @@ class Drive:
         for number, message in sendings:
             self._hub.send(number, message)
 
-    def _note_loss(self, number: int) -> None:
-        reason = self._coordinator.makers[number].lost
-        self._outcome.lost.append((number, reason))
-        again = not self._coordinator.stopping and self._hub.restart(number)
+    def _lose(self, number: int, lost: Lost) -> None:
+        """A maker is gone; one that had ended by itself is none to speak of."""
+        maker = self._coordinator.makers[number]
+        if not maker.at_work:
+            return
+        self._fruitless[number] = 0 if maker.made or maker.begun else self._fruitless.get(number, 0) + 1
+        for message in (Sealed(tuple(self._hub.sealed_by(number))), lost):
+            self._send(self._coordinator.handle(number, message, time.monotonic()))
+        self._outcome.lost.append((number, lost.reason))
+        again = not self._coordinator.stopping and self._fruitless[number] < _MOST_FRUITLESS
+        again = again and self._hub.restart(number)
         if again:
             self._coordinator.join(number, time.monotonic())
         others = "another process takes its place" if again else "others do its items"
-        self._progress.note(f"rank {number} {reason}; {others}")
+        self._progress.note(f"rank {number} {lost.reason}; {others}")
 
     def _show(self) -> None:
         coordinator = self._coordinator

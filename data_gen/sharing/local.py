@@ -9,6 +9,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +21,9 @@ from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from typing import Any
 
+from data_gen.sharing.left_behind import sealed_by
 from data_gen.sharing.maker import Maker
-from data_gen.sharing.messages import Alive, FromMaker, Lost, Stop, ToMaker
+from data_gen.sharing.messages import Alive, FromMaker, ItemKey, Lost, Stop, ToMaker
 from data_gen.sharing.vault import Berth
 from stemdl.config import Config
 from stemdl.launch import ONE_THREAD
@@ -29,6 +32,7 @@ END_TIMEOUT_S = 10.0
 """How long a maker that was told to end may take before it is killed: it may be waiting for a disk."""
 
 _ALIVE_EVERY_S = 2.0
+_SEND_TIMEOUT_S = 30
 
 
 @dataclass
@@ -54,11 +58,20 @@ class LocalMakers:
             self._start(number)
 
     def restart(self, number: int) -> bool:
-        """Start another process in the place of a lost one; False where that one died before it said anything."""
-        if not self._processes[number].has_spoken:
+        """Start another process in the place of a lost one.
+
+        False where that one died before it said anything, and where it is stuck in the system and cannot be ended.
+        """
+        one = self._processes[number]
+        if not one.has_spoken or one.process.is_alive():
             return False
-        self._start(number)
+        self._start(number, again=True)
         return True
+
+    def sealed_by(self, number: int) -> tuple[ItemKey, ...]:
+        """Items that a lost maker has sealed, whether it said so or not. Raises ShardError."""
+        is_dead = not self._processes[number].process.is_alive()
+        return sealed_by(self._config, self._hash, number, is_dead=is_dead)
 
     def receive(self, timeout_s: float) -> list[tuple[int, FromMaker]]:
         """What the makers have said; waits for something, but no longer than the time-out."""
@@ -82,6 +95,8 @@ class LocalMakers:
             return
         try:
             connection.send(message)
+        except BlockingIOError:  # it takes nothing, and has now half a message
+            self._processes[number].process.kill()
         except OSError:
             return  # its end of the pipe is closed: told as Lost by `receive`
 
@@ -102,12 +117,15 @@ class LocalMakers:
                 one.process.kill()
                 one.process.join()
 
-    def _start(self, number: int) -> None:
+    def _start(self, number: int, *, again: bool = False) -> None:
         context = multiprocessing.get_context("spawn")  # a forked child of a process with threads may deadlock
         with _signals_held_back(), _environment(ONE_THREAD):
             ours, theirs = context.Pipe()
+            _limit_sending(ours)
             count = len(self.numbers)
-            arguments = (self._config, Berth(number, count, number, count), theirs, self._hash)
+            # The first of a node clears up for all of them, which only works before the others are at work.
+            local_rank = max(number, 1) if again else number
+            arguments = (self._config, Berth(number, count, local_rank, count), theirs, self._hash)
             process = context.Process(target=_make, args=arguments, daemon=True)
             process.start()
             theirs.close()  # or the pipe would not end with the maker
@@ -121,6 +139,12 @@ class LocalMakers:
             return "closed its pipe"
         how = f"was killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
         return how + (" (is the memory full? then lower simulation.workers or probe_chunk)" if code == -9 else "")
+
+
+def _limit_sending(connection: Connection[Any, Any]) -> None:
+    """Let a write to a pipe that is full, since nobody reads, fail after a while (BlockingIOError)."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_TIMEOUT_S, 0))
 
 
 @contextmanager

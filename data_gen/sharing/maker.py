@@ -48,8 +48,8 @@ from stemdl.config import Config, fingerprint
 from stemdl.errors import UserError
 from stemdl.shards import Sample, ShardError
 
-SIGNAL_GRACE_S = {signal.SIGTERM: 2.0, signal.SIGUSR2: 20.0}
-"""How long the item under way may still take when a scheduler says that the end is near."""
+SIGNAL_GRACE_S = {signal.SIGINT: 0.0, signal.SIGTERM: 2.0, signal.SIGUSR2: 20.0}
+"""How long the item under way may still take when a scheduler says that the end is near, or a user does not wait."""
 
 _QUICK_S = 1.0  # an item below this is no time to wait for the next one to be handed out
 
@@ -198,13 +198,20 @@ class Maker:
             return self._failure(task, log, crystal, "time", reason)
         except BadCrystal as error:
             return self._failure(task, log, error.name, "specimen", error.reason)
-        except MemoryError as error:
-            reason = f"out of memory ({error}); lower simulation.probe_chunk, or use fewer processes"
-            return self._failure(task, log, crystal, "memory", reason)
         except Exception as error:  # noqa: BLE001  (one item of many thousands must not end them all; it is named)
+            if _is_lack_of_memory(error):
+                reason = f"out of memory ({error}); lower simulation.probe_chunk, or use fewer processes"
+                return self._failure(task, log, crystal, "memory", reason)
             log.write("traceback", part=task.part.name, item=task.item, text=traceback.format_exc())
             return self._failure(task, log, crystal, "fault", f"{type(error).__name__}: {error}")
 
     def _failure(self, task: Task, log: ItemLog, crystal: str, kind: FailureKind, reason: str) -> Failure:
         log.write("failed", part=task.part.name, item=task.item, crystal=crystal, kind=kind, reason=reason)
         return Failure(task.part.name, task.item, crystal, reason, kind)
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """torch has a class for it on accelerators alone."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -11,18 +11,22 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from data_gen.sharing.messages import Alive, FromMaker, Stop, ToMaker
+from data_gen.sharing.left_behind import sealed_by
+from data_gen.sharing.messages import Alive, Broken, Ended, FromMaker, ItemKey, Stop, ToMaker
+from stemdl.config import Config
 from stemdl.errors import UserError
 from stemdl.launch import Rank
 
 _TAG = 7
 _POLL_S = 0.002
 _ALIVE_EVERY_S = 2.0
+_LONGEST_TURN_S = 5.0
 _RANKS_PER_ALIVE_S = 200  # signs of life that rank 0 reads in a second: beyond that they come less often
 ORDER_TIMEOUT_S = 3600.0
 """How long ranks wait for rank 0 to read the crystals and look into the folders."""
@@ -143,6 +147,11 @@ class Team:
             time.sleep(1.0)  # the others leave by themselves first
             self._mpi.COMM_WORLD.Abort(code)
 
+    def abandon(self, reason: str, code: int) -> None:
+        """Say why, and have MPI end all ranks, this one included; what is sealed is safe."""
+        os.write(2, f"stemdl: {reason}\n".encode())
+        self._mpi.COMM_WORLD.Abort(code)
+
     def alive_every_s(self) -> float:
         """Time between two signs of life of a rank."""
         return max(_ALIVE_EVERY_S, self.size / _RANKS_PER_ALIVE_S)
@@ -166,6 +175,8 @@ class RankLine:
     def tell(self, message: FromMaker) -> None:
         """Send a message."""
         self._outbox.put(message)
+        if isinstance(message, (Ended, Broken)):
+            self._started = False  # the next order may take its time
 
     def on_stop(self, call: Callable[[float], None]) -> None:
         """Call with the grace in s as soon as a Stop arrives."""
@@ -178,11 +189,19 @@ class RankLine:
         self._team.flush()
 
     def _talk(self) -> None:
+        """The thread: nothing that goes wrong in it may leave the main one waiting for ever."""
         signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()))  # they are the main thread's
-        heard = told = time.monotonic()
+        try:
+            self._send_and_receive()
+        except Exception:  # noqa: BLE001  (whatever MPI says)
+            self._leave(traceback.format_exc())
+
+    def _send_and_receive(self) -> None:
+        heard = told = now = time.monotonic()
         while True:
             closing = self._closing  # before the outbox is looked at: what was told before is sent
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            heard += max(0.0, now - before - _LONGEST_TURN_S)  # the whole job was stopped, and goes on
             while not self._outbox.empty():
                 self._team.send(0, self._outbox.get())
                 told = now
@@ -194,7 +213,7 @@ class RankLine:
             if self._started and now - told > self._team.alive_every_s():
                 self._outbox.put(Alive())
             if now - heard > (self._silence_s if self._started else ORDER_TIMEOUT_S):
-                self._leave(now - heard)
+                self._leave(f"rank 0 has said nothing for {now - heard:.0f} s")
             time.sleep(_POLL_S)
 
     def _take(self, message: Any) -> None:
@@ -206,19 +225,20 @@ class RankLine:
                 self._stop(message.grace_s)
             self.inbox.put(message)
 
-    def _leave(self, silence_s: float) -> None:
+    def _leave(self, reason: str) -> None:
         """Nobody coordinates any more: die as by kill -9, from which shards are safe."""
         host = socket.gethostname()
-        text = f"rank {self._team.rank} on {host}: rank 0 has said nothing for {silence_s:.0f} s; this rank ends"
-        os.write(2, f"stemdl: {text}\n".encode())
+        os.write(2, f"stemdl: rank {self._team.rank} on {host}: {reason}; this rank ends\n".encode())
         os._exit(1)
 
 
 class RankHub:
     """Rank 0's side: the other ranks through MPI, and its own maker beside it in this process."""
 
-    def __init__(self, team: Team, config_hash: str) -> None:
+    def __init__(self, team: Team, config: Config, config_hash: str) -> None:
         self._team = team
+        self._config = config
+        self._hash = config_hash
         self._own: SimpleQueue[FromMaker] = SimpleQueue()
         self._alive_at = 0.0
         self.own_line = OwnLine(self._own)
@@ -261,6 +281,10 @@ class RankHub:
     def give_up(self, number: int) -> None:
         """Take a rank as lost: it is told nothing any more, and MPI ends it when rank 0 has done."""
         self._team.lost.add(number)
+
+    def sealed_by(self, number: int) -> tuple[ItemKey, ...]:
+        """Items that a lost rank has sealed, whether it said so or not. Raises ShardError."""
+        return sealed_by(self._config, self._hash, number, is_dead=False)
 
     def restart(self, number: int) -> bool:
         """A rank cannot be started again."""

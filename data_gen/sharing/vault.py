@@ -46,6 +46,8 @@ class _Chest:
     writer: ShardWriter
     drain: Drain | None
     on_the_way: set[str] = field(default_factory=set)
+    taken_over: set[str] = field(default_factory=set)
+    """Shards of lost makers."""
 
 
 class Vault:
@@ -88,7 +90,16 @@ class Vault:
 
     def add(self, part: PartName, sample: Sample) -> None:
         """Put a sample into the open shard of its part. Raises ShardError, after which `usable` says what it means."""
-        self._chest(part).writer.add(sample)
+        chest = self._chest(part)
+        try:
+            chest.writer.add(sample)
+        except ShardError:
+            entry = None if chest.writer.ended else _entry_with(chest.writer.folder, sample.item)
+            if entry is None:
+                raise
+            if entry.file not in chest.taken_over:  # a lost maker had sealed it here, and nobody heard of it
+                chest.taken_over.add(entry.file)
+                self._sealed(part, entry)
         self._look()
 
     def usable(self, part: PartName) -> bool:
@@ -188,3 +199,7 @@ class Vault:
         samples = self._config.simulation.samples + self._config.held_out.samples
         share = min(1.0, _UNEVEN * self._berth.local_size / self._berth.size)
         return math.ceil(sample * samples * share)
+
+
+def _entry_with(folder: Path, item: int) -> ManifestEntry | None:
+    return next((entry for entry in read_manifest(folder) if item in entry.items), None)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stemdl.shards.detector import DOSE, DetectorModel
-from stemdl.shards.reader import ShardSet
+from stemdl.shards.reader import OnDamage, ShardSet
 from stemdl.shards.schema import Sample, ShardError
 
 Parameters = dict[str, NDArray[np.float64]]
@@ -69,14 +69,18 @@ def load_fields(
     detector: DetectorModel | None = None,
     every_epoch: bool = False,
     most: int | None = None,
+    on_damage: OnDamage = "refuse",
 ) -> Fields:
     """Read every field of a folder, or the first `most`; each shard's hash is checked first.
+
+    on_damage: "leave_out" reads on without damaged shards, which are named in a warning; by default they are refused,
+    since a smaller set may teach something else.
 
     With a detector, fields are what it reads of them in epoch 0, or, with `every_epoch` and where that differs from
     epoch to epoch, they keep the detector with them. Raises ShardError where a shard is damaged, missing, of another
     configuration, without a thickness, or without a drawn dose that the detector needs.
     """
-    with ShardSet(folder, verify="hash", config_hash=config_hash) as shards:
+    with ShardSet(folder, verify="hash", config_hash=config_hash, on_damage=on_damage) as shards:
         items = tuple(shards.items[:most])
         # Filled in place: a list of samples beside the whole would double the memory.
         amplitude = np.empty((len(items), *shards.amplitude_shape), dtype=np.float16)

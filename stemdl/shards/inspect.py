@@ -96,6 +96,12 @@ def inspect_folder(
         else:
             damaged.append(ShardProblem(entry.file, reason, entry.items))
         on_shard(done)
+    faults = list(scan.faults)
+    if not (folder / MANIFEST_NAME).exists():
+        orphans = sum(one.kind == "orphan" for one in leftovers(folder, ()))
+        if orphans:
+            found = f"missing, though {orphans} shards lie beside it; `stemdl shards repair {folder}` writes it anew"
+            faults.append(f"{folder / MANIFEST_NAME}: {found}")
     seen, duplicates = _duplicates(sound)
     return FolderReport(
         folder=folder,
@@ -104,7 +110,7 @@ def inspect_folder(
         bytes=sum(entry.bytes for entry in scan.entries),
         config_hash=config_hash,
         damaged=damaged,
-        manifest_faults=scan.faults,
+        manifest_faults=faults,
         duplicates=duplicates,
         oddities=list(_oddities(folder, scan.entries, scan.torn)),
     )
@@ -166,8 +172,6 @@ def _oddities(folder: Path, entries: Sequence[ManifestEntry], torn: int) -> Iter
     """Remnants and living writers; what is in the folder for good reasons is not named."""
     if torn:
         yield Oddity(MANIFEST_NAME, f"the last line is torn ({torn} bytes): its writer was killed, or writes right now")
-    if not entries and not (folder / MANIFEST_NAME).exists():
-        yield Oddity(MANIFEST_NAME, "missing")
     left = leftovers(folder, {entry.file for entry in entries})
     alive = {one.rank for one in left if one.kind == "lock" and is_held(folder / one.file)} - {None}
     for one in left:

@@ -32,7 +32,7 @@ from stemdl.shards.h5_read import ShardFile
 from stemdl.shards.h5_write import ShardFileWriter
 from stemdl.shards.locks import MergeLock, RankLock, is_held
 from stemdl.shards.manifest import ManifestEntry, read_manifest, scan_manifest
-from stemdl.shards.merge_plan import Layout, check_layout, one_configuration, one_layout
+from stemdl.shards.merge_plan import Layout, check_alike, check_layout
 from stemdl.shards.recover import entry_of, leftovers, ranks_left_behind, take_over
 from stemdl.shards.schema import ShardError, parse_shard_name, shard_name
 
@@ -87,7 +87,7 @@ def merge_folders(
         The destination cannot be written.
     """
     plan = [(source, scan_manifest(source)) for source in sources]
-    config_hash = one_configuration(destination, [(source, scan.entries) for source, scan in plan])
+    config_hash, layout = check_alike(destination, [(source, scan.entries) for source, scan in plan])
     report = MergeReport(destination)
     for source, scan in plan:
         report.damaged += [f"{fault}; run `stemdl shards repair {source}` first" for fault in scan.faults]
@@ -96,7 +96,6 @@ def merge_folders(
             report.notes.append(f"{source}: a writer is at work in it; what it seals from now on is not merged")
     if not config_hash:
         return report
-    layout = one_layout([(destination, read_manifest(destination)), *((s, scan.entries) for s, scan in plan)])
     destination.mkdir(parents=True, exist_ok=True)
     lock = MergeLock(destination)
     try:

@@ -34,10 +34,21 @@ def pair_folders(destination: Path, sources: Sequence[Path]) -> list[tuple[Path,
     return list(pairs.items())
 
 
-def one_configuration(destination: Path, plan: Sequence[tuple[Path, Sequence[ManifestEntry]]]) -> str:
+def check_alike(
+    destination: Path, plan: Sequence[tuple[Path, Sequence[ManifestEntry]]]
+) -> tuple[str, tuple[Layout, Path] | None]:
+    """The configuration and the layout that all shards of the destination and of the sources have.
+
+    Raises ShardError, naming both, where there are two, or a schema is unknown.
+    """
+    everything = [(destination, read_manifest(destination)), *plan]
+    return one_configuration(everything), one_layout(everything)
+
+
+def one_configuration(plan: Sequence[tuple[Path, Sequence[ManifestEntry]]]) -> str:
     """The hash that all shards have; empty where there is no shard."""
     found: dict[str, Path] = {}
-    for folder, entries in [(destination, read_manifest(destination)), *plan]:
+    for folder, entries in plan:
         for entry in entries:
             if entry.schema != SCHEMA_VERSION:
                 path = folder / entry.file

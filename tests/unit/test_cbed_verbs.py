@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from data_gen import cbed_files
-from data_gen.cbed import CbedCrystal, CbedOptions
+from data_gen.cbed import CbedCrystal, CbedOptions, make_cbed
 from data_gen.materials import BadCrystal
 from minimal_config import MINIMAL
 from stemdl.atomic_files import temporary_name
@@ -117,7 +117,7 @@ def test_ranks_share_the_files(config_file: Path, tmp_path: Path) -> None:
 def test_a_crystal_that_fails_is_named_and_its_number_stays_free(
     config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = cbed_files.make_cbed
+    real = make_cbed
     failed: list[str] = []
 
     def make(config: Any, chosen: CbedCrystal, *rest: Any) -> Iterator[Any]:

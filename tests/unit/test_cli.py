@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 VERBS = (
     "run", "simulate", "train", "report", "validate", "doctor", "model", "model describe", "bench", "bench simulate",
-    "shards", "shards list", "shards verify",
+    "shards", "shards list", "shards verify", "shards show", "shards merge", "shards repair",
+    "cbed", "cbed write", "cbed list", "cbed show",
 )  # fmt: skip
 
 

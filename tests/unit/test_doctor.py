@@ -126,7 +126,9 @@ STEP = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "
     ],
 )
 def test_several_ranks_are_refused(environment: dict[str, str], launcher: str) -> None:
-    with pytest.raises(UserError, match=f"{launcher}.*found 4 ranks, allowed 1 .*several ranks are for: stemdl simulate, stemdl stage"):
+    with pytest.raises(
+        UserError, match=f"{launcher}.*found 4 ranks, allowed 1 .*several ranks are for: stemdl simulate, stemdl stage"
+    ):
         refuse_several_ranks(environment)
 
 

@@ -14,6 +14,7 @@ from shard_cases import flip_bit, lose_line, path_of, sample_of, truncate, write
 from stemdl.atomic_files import sha256_file
 from stemdl.shards import ShardAxes, ShardError, ShardSet, faults, read_manifest
 from stemdl.shards.faults import fields_of, item_runs
+from stemdl.shards.fields import load_fields
 from stemdl.shards.inspect import FolderReport, duplicates_in_words, inspect_folder
 from stemdl.shards.locks import RankLock
 from stemdl.shards.schema import MANIFEST_NAME
@@ -65,6 +66,17 @@ def test_a_damaged_line_hides_nothing(tmp_path: Path) -> None:
     assert [one.file for one in report.damaged] == [path_of(tmp_path, 2).name]
     assert report.samples == 3
     assert "does not name, was left by a dead writer of rank 0" in oddities(report)[path_of(tmp_path, 1).name]
+
+
+def test_a_lost_manifest_is_a_problem(tmp_path: Path) -> None:
+    write(tmp_path, range(6))
+    (tmp_path / MANIFEST_NAME).unlink()
+    report = inspect_folder(tmp_path)
+    assert not report.is_sound
+    (fault,) = report.manifest_faults
+    assert fault.startswith(
+        f"{tmp_path / MANIFEST_NAME}: missing, though 2 shards lie beside it; `stemdl shards repair"
+    )
 
 
 def test_remnants_and_living_writers_are_named_as_oddities(tmp_path: Path) -> None:
@@ -175,6 +187,16 @@ def test_leaving_damage_out_is_loud_and_asked_for(tmp_path: Path, caplog: pytest
     assert [one.entry.items for one in whole.left_out] == [[9, 10, 11]]
     with pytest.raises(ShardError, match=r"00001.h5.*/potential of item 3"):
         whole.potential(3)
+
+
+def test_fields_are_loaded_without_what_is_damaged_if_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, range(9))
+    flip_bit(path_of(tmp_path, 1))
+    with pytest.raises(ShardError, match="sha256 differs"):
+        load_fields(tmp_path, "c1")
+    fields = load_fields(tmp_path, "c1", on_damage="leave_out")
+    assert fields.items == (0, 1, 2, 6, 7, 8)
+    np.testing.assert_array_equal(fields.potential[3], sample_of(6).potential)
 
 
 def test_what_cannot_be_left_out(tmp_path: Path) -> None:

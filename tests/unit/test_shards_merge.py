@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from shard_cases import AXES, assert_holds, flip_bit, items_in, path_of, sample_of, truncate, write
 from stemdl.shards import Sample, ShardAxes, ShardError, ShardSet, ShardWriter, read_manifest
 from stemdl.shards import merge as merge_module
+from stemdl.shards.copying import copy_checked
 from stemdl.shards.h5_read import ShardFile
 from stemdl.shards.locks import MERGE_LOCK_NAME, MergeLock, RankLock
 from stemdl.shards.merge import MergeReport, merge_folders
@@ -221,7 +223,7 @@ def test_a_writer_at_a_source_is_noted(tmp_path: Path, nodes: list[Path]) -> Non
 
 
 def test_a_full_disk_says_how_far_it_came(tmp_path: Path, nodes: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls = merge_module.copy_checked, []
+    real, calls = copy_checked, []
 
     def full(*arguments: Any) -> None:
         calls.append(arguments)
@@ -229,7 +231,7 @@ def test_a_full_disk_says_how_far_it_came(tmp_path: Path, nodes: list[Path], mon
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(*arguments)
 
-    monkeypatch.setattr(merge_module, "copy_checked", full)
+    monkeypatch.setattr("stemdl.shards.merge.copy_checked", full)
     with pytest.raises(ShardError, match=r"No space left on device at .*; 3 shards are merged and valid; make room"):
         merge_folders(tmp_path / "all", nodes, hard_links=False)
     monkeypatch.undo()
@@ -242,7 +244,7 @@ def test_no_room_is_found_out_before_a_copy(tmp_path: Path, nodes: list[Path], m
     class Usage:
         free = 10
 
-    monkeypatch.setattr(merge_module.shutil, "disk_usage", lambda folder: Usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage)
     with pytest.raises(ShardError, match=r"No space left.*0 shards are merged"):
         merge_folders(tmp_path / "all", nodes, hard_links=False)
 

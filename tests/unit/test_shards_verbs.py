@@ -108,6 +108,12 @@ def test_verify_names_every_problem_of_every_folder(
     }  # fmt: skip
 
 
+def test_verify_sees_a_folder_that_lost_its_manifest(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run_folder / "held_out" / "manifest.jsonl").unlink()
+    assert shards("verify", run_folder) == 2
+    assert f"{run_folder / 'held_out' / 'manifest.jsonl'}: missing, though 1 shards" in capsys.readouterr().err
+
+
 def test_verify_deep(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shards("verify", run_folder, "--deep") == 0
     assert capsys.readouterr().out.count("every sample is sound") == 2
@@ -135,14 +141,14 @@ def test_show_beside_damage(run_folder: Path, capsys: pytest.CaptureFixture[str]
     assert shards("show", run_folder / "train", "--item", "7") == 0
     assert "item        7" in capsys.readouterr().out
     assert shards("show", run_folder / "train", "--item", "2") == 2
-    assert "--item 2: not in the set, which has the items 1, 3, 5-8" in capsys.readouterr().err
+    assert "--item 2: not in the set, which has the items 1-5 by 2, 6-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("train", "--index", "9"), "--index 9: the set has 9 samples, 0 to 8"),
-        (("",), "several folders of shards, give one: "),
+        (("",), "several folders of shards: "),
         (("train/shard-00000-00000.h5",), "a file; give its folder"),
         (("train", "-o", "sample.jpg"), "a name that ends in .png is needed"),
         (("nowhere",), "no such folder"),
@@ -190,11 +196,12 @@ def test_merge_tells_duplicates(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_merge_refuses_two_configurations(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "other", [30], config_hash="c2")
-    assert shards("merge", tmp_path / "all", run_folder / "train", tmp_path / "other") == 2
+    write(tmp_path / "other" / "train", [30], config_hash="c2")
+    assert shards("merge", tmp_path / "all", run_folder, tmp_path / "other") == 2
     err = capsys.readouterr().err
     assert "config hash is c2" in err
     assert "has c1" in err
+    assert not (tmp_path / "all").exists(), "not even the other folder of the pair"
 
 
 def test_repair_mends_every_folder_below(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,11 @@ def add_shards(verbs: Verbs[argparse.ArgumentParser]) -> None:
         verbs, "shards", "look at simulated shards, join and mend them", "shards verify runs/quickstart/shards"
     )
     inner = group.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_looking(inner)
+    _add_changing(inner)
 
+
+def _add_looking(inner: Verbs[argparse.ArgumentParser]) -> None:
     listing = verb(inner, "list", "what a folder of shards holds", "shards list runs/quickstart/shards --short")
     _takes_folder(listing)
     listing.add_argument("--short", action="store_true", help="totals alone, from the manifest; opens no shard")
@@ -42,6 +46,8 @@ def add_shards(verbs: Verbs[argparse.ArgumentParser]) -> None:
     _draws(show)
     show.set_defaults(module=_SHARDS, function="show_sample")
 
+
+def _add_changing(inner: Verbs[argparse.ArgumentParser]) -> None:
     merge = verb(
         inner, "merge", "join the shards of many folders into one", "shards merge runs/big/shards/train node-*/train"
     )

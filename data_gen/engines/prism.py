@@ -97,25 +97,30 @@ def _needed(n: int, count: int, binning: int) -> torch.Tensor:
 def _interpolated(
     propagation: Propagation, setup: ImagingSetup, beams: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Sums of exit waves in a window of real space around each probe, then a Fourier transform of the whole box."""
-    n, factor = setup.grid.pixels, setup.prism_interpolation
-    width = n // factor
-    exits = []
-    for chunk in torch.split(beams, setup.probe_chunk):
-        exits.append(torch.fft.ifft2(propagation.exit_waves(beam_waves(chunk, setup.grid))))
-    scattering = torch.cat(exits)
+    """Sums of exit waves in a window of real space around each probe, then a Fourier transform of the whole box.
+
+    Probes whose windows have the same rows share one matrix product, over those rows of the box.
+    """
+    n, width = setup.grid.pixels, setup.grid.pixels // setup.prism_interpolation
+    exits = [
+        torch.fft.ifft2(propagation.exit_waves(beam_waves(chunk, setup.grid))).movedim(0, -1)
+        for chunk in torch.split(beams, setup.probe_chunk)
+    ]
+    scattering = torch.cat(exits, dim=-1)  # y, x, beam
     device = scattering.device
     # A sum over 1/f² of the beams is f² times too weak, and its window holds 1/f² of the electrons of the whole box.
-    coefficients = _coefficients(setup, beams, weights).to(device) * factor
+    coefficients = _coefficients(setup, beams, weights).to(device) * setup.prism_interpolation
     corners = (setup.positions() / setup.grid.pixel_angstrom).round().to(torch.int64) - width // 2
-    offsets = torch.arange(width)
-    recorded = []
-    for first in range(0, setup.probes, setup.probe_chunk):
-        waves = scattering.new_zeros(min(setup.probe_chunk, setup.probes - first), n, n)
-        for wave, corner, coefficient in zip(waves, corners[first:], coefficients[first:], strict=False):
-            rows, columns = ((corner[axis] + offsets).remainder(n).to(device) for axis in (0, 1))
-            window = scattering[:, rows][:, :, columns]
-            wave[rows[:, None], columns] = (coefficient @ window.flatten(1)).view(width, width)
-        intensity = torch.view_as_real(torch.fft.fft2(waves)).square().sum(dim=-1)
-        recorded.append(to_detector(intensity, setup.detector_pixels, setup.detector_binning).cpu())
-    return torch.cat(recorded).reshape(*setup.scan_shape, *setup.detector_pixels)
+    recorded = torch.empty(setup.probes, *setup.detector_pixels)
+    for corner in corners[:, 0].unique().tolist():
+        rows = (torch.arange(corner, corner + width) % n).to(device)
+        strip = scattering[rows].flatten(0, 1)
+        for group in torch.split((corners[:, 0] == corner).nonzero()[:, 0], _PROBES_AT_ONCE):
+            lines = torch.mm(coefficients[group.to(device)], strip.T).view(-1, width, n)
+            columns = ((corners[group, 1, None] + torch.arange(width)) % n).to(device)
+            waves = scattering.new_zeros(len(group), n, n)
+            for wave, line, seen in zip(waves, lines, columns, strict=True):
+                wave[rows[:, None], seen] = line[:, seen]
+            intensity = torch.view_as_real(torch.fft.fft2(waves)).square().sum(dim=-1)
+            recorded[group] = to_detector(intensity, setup.detector_pixels, setup.detector_binning).cpu()
+    return recorded.reshape(*setup.scan_shape, *setup.detector_pixels)

@@ -167,7 +167,8 @@ class Coordinator:
                 self._end_item(maker, message, now)
             case Ended() | Broken():
                 return self._end_maker(number, maker, message)
-            case Lost(reason):
+            case Lost(reason, sealed):
+                self._mark_sealed(maker, sealed)
                 return self._lose(number, reason)
         return self._wind_up() if not self._queue else []
 

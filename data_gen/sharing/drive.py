@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from data_gen.sharing.coordinator import SIGNAL_GRACE_S, Coordinator, Sending
-from data_gen.sharing.messages import Failure, FromMaker, ItemKey, Lost, Said, Sealed, ToMaker
+from data_gen.sharing.messages import Failure, FromMaker, ItemKey, Lost, Said, ToMaker
 from stemdl.progress import Progress
 from stemdl.time_limit import TimeLimit
 
@@ -150,8 +150,8 @@ class Drive:
         if not maker.at_work:
             return
         self._fruitless[number] = 0 if maker.made or maker.begun else self._fruitless.get(number, 0) + 1
-        for message in (Sealed(tuple(self._hub.sealed_by(number))), lost):
-            self._send(self._coordinator.handle(number, message, time.monotonic()))
+        lost = replace(lost, sealed=tuple(self._hub.sealed_by(number)))
+        self._send(self._coordinator.handle(number, lost, time.monotonic()))
         self._outcome.lost.append((number, lost.reason))
         again = not self._coordinator.stopping and self._fruitless[number] < _MOST_FRUITLESS
         again = again and self._hub.restart(number)

@@ -157,9 +157,10 @@ class Broken:
 
 @dataclass(frozen=True)
 class Lost:
-    """Said by the transport: a maker is gone without a word."""
+    """Said by the transport: a maker is gone without a word; `sealed` is what it has sealed, said or not."""
 
     reason: str
+    sealed: tuple[ItemKey, ...] = ()
 
 
 ToMaker = Assign | Seal | Stop

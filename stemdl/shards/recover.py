@@ -115,19 +115,13 @@ def recover_rank(
             _log.warning("%s: unfinished shard of a dead writer; removed, its samples will be made again", path)
             path.unlink()
             removed = True
-            continue
         name = parse_shard_name(path.name)
         if name is None or name[0] != rank or path.name in listed:
             continue
         try:
             entry = entry_of_orphan(path, config_hash, sealed)
         except ShardError as error:
-            does = "removed" if aside is None else "set aside"
-            _log.warning("%s: not in the manifest and %s, its samples will be made again: %s", path, does, error)
-            if aside is None:
-                path.unlink()
-            else:
-                aside(path)
+            _put_away(path, error, aside)
             removed = True
             continue
         append_entry(folder, entry)
@@ -137,6 +131,15 @@ def recover_rank(
     if removed:
         fsync_folder(folder)
     return added
+
+
+def _put_away(path: Path, error: ShardError, aside: Callable[[Path], None] | None) -> None:
+    does = "removed" if aside is None else "set aside"
+    _log.warning("%s: not in the manifest and %s, its samples will be made again: %s", path, does, error)
+    if aside is None:
+        path.unlink()
+    else:
+        aside(path)
 
 
 def ranks_left_behind(folder: Path) -> list[int]:

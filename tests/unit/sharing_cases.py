@@ -257,8 +257,7 @@ class Disorder:
         self._disown(maker)
         was_at_work = self.coordinator.makers[number].at_work
         sealed = self.disks[number] if self.rng.random() < 0.8 else []  # the disk may be another node's
-        self.send(self.coordinator.handle(number, Sealed(tuple(sealed)), 0.0))
-        self.send(self.coordinator.handle(number, Lost("was killed"), 0.0))
+        self.send(self.coordinator.handle(number, Lost("was killed", tuple(sealed)), 0.0))
         can_start = not hangs and (self.deadly or self.rng.random() < 0.7)
         if was_at_work and not self.coordinator.stopping and can_start:
             self.coordinator.join(number, 0.0)

@@ -23,7 +23,7 @@ from stemdl.physics.grid import Grid
 _ATOMS_AT_ONCE = 4096
 """Bounds the memory of the cosines: specimens may hold millions of atoms."""
 _SLAB_BYTES = (2**22, 2**28)
-"""Slices are made in slabs of so many bytes of products: on a CPU what its cache holds, elsewhere what keeps it busy."""
+"""Slices are made in slabs of so many bytes: on a CPU what its cache holds, elsewhere what keeps it busy."""
 _EXACT = 8
 """Cosines are computed one by one up to this frequency index and at its doubles; products of these make the others."""
 
@@ -69,7 +69,7 @@ def _products(key: torch.Tensor, count: int, positions: torch.Tensor, grid: Grid
     """
     half = grid.pixels // 2 + 1
     total = torch.zeros(count, 2, half, 2, half, device=positions.device)
-    for keys, some in zip(key.split(_ATOMS_AT_ONCE), positions.split(_ATOMS_AT_ONCE), strict=True):
+    for keys, some in zip(torch.split(key, _ATOMS_AT_ONCE), torch.split(positions, _ATOMS_AT_ONCE), strict=True):
         rows, columns = _cos_sin(some[:, 1], grid), _cos_sin(some[:, 0], grid).mT
         groups, sizes = torch.unique_consecutive(keys, return_counts=True)
         start = 0

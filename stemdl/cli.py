@@ -23,6 +23,7 @@ from pathlib import Path
 from stemdl import __version__
 from stemdl.cli_arguments import Verbs
 from stemdl.cli_arguments import counts as _counts
+from stemdl.cli_arguments import numbers as _numbers
 from stemdl.cli_arguments import positive as _positive
 from stemdl.cli_arguments import takes_config as _takes_config
 from stemdl.cli_arguments import verb as _verb
@@ -193,12 +194,36 @@ def _add_bench(verbs: Verbs[argparse.ArgumentParser]) -> None:
     verb = _verb(
         bench_verbs,
         "simulate",
-        "both simulation engines on the same specimens, and where the time goes",
-        "bench simulate configs/quickstart.yaml --json bench.json",
+        "our engine and abTEM on the same specimens, and where the time goes",
+        "bench simulate configs/quickstart.yaml --specimens 3 --json bench.json",
     )
     _takes_config(verb)
+    verb.add_argument("--specimens", type=_positive, default=6, metavar="N", help="specimens of the training set")
+    verb.add_argument("--repeats", type=_positive, default=5, metavar="N", help="times each (default 5)")
     _writes_json(verb)
     verb.set_defaults(module=_SHOW, function="bench_simulate")
+    verb = _verb(
+        bench_verbs,
+        "prism",
+        "multislice against PRISM on scans of several sizes, and what the cost model chooses",
+        "bench prism configs/quickstart.yaml --scans 8,16,32",
+    )
+    _takes_config(verb)
+    verb.add_argument("--scans", type=_counts, default=(8, 16, 32), metavar="N,N", help="positions along a side")
+    verb.add_argument("--semiangles", type=_numbers, default=(), metavar="A,A", help="mrad (default: the configured)")
+    verb.add_argument("--repeats", type=_positive, default=2, metavar="N", help="times each (default 2)")
+    _writes_json(verb)
+    verb.set_defaults(module=_SHOW, function="bench_prism")
+    verb = _verb(
+        bench_verbs,
+        "memory",
+        "largest memory of a simulating process against simulation.probe_chunk",
+        "bench memory configs/quickstart.yaml --chunks 1,16,64",
+    )
+    _takes_config(verb)
+    verb.add_argument("--chunks", type=_counts, default=(1, 16, 64), metavar="N,N", help="numbers of waves at once")
+    _writes_json(verb)
+    verb.set_defaults(module=_SHOW, function="bench_memory")
     verb = _verb(
         bench_verbs,
         "ranks",

@@ -73,3 +73,14 @@ def not_negative(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: a whole number of at least 0 is needed")
     return int(text)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers above 0, separated by commas."""
+    try:
+        found = tuple(float(one) for one in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < one < float("inf") for one in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: numbers above 0 are needed, separated by commas")
+    return found

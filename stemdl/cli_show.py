@@ -50,7 +50,38 @@ def bench_simulate(arguments: argparse.Namespace) -> int:
     from stemdl.bench.simulate import format_bench
     from stemdl.progress import choose_progress
 
-    figures = measure(load(arguments), progress=choose_progress(make_console()))
+    progress = choose_progress(make_console())
+    figures = measure(load(arguments), specimens=arguments.specimens, repeats=arguments.repeats, progress=progress)
     print(format_bench(figures))
+    _write_json(arguments.json, figures.as_dict())
+    return 0
+
+
+def bench_prism(arguments: argparse.Namespace) -> int:
+    """`stemdl bench prism FILE`."""
+    from stemdl.bench.prism import bench_prism as measure
+    from stemdl.bench.prism import format_prism_bench
+    from stemdl.progress import choose_progress
+
+    figures = measure(
+        load(arguments),
+        scans=arguments.scans,
+        semiangles_mrad=arguments.semiangles,
+        repeats=arguments.repeats,
+        progress=choose_progress(make_console()),
+    )
+    print(format_prism_bench(figures))
+    _write_json(arguments.json, figures.as_dict())
+    return 0
+
+
+def bench_memory(arguments: argparse.Namespace) -> int:
+    """`stemdl bench memory FILE`."""
+    from stemdl.bench.memory import bench_memory as measure
+    from stemdl.bench.memory import format_memory_bench
+    from stemdl.progress import choose_progress
+
+    figures = measure(load(arguments), chunks=arguments.chunks, progress=choose_progress(make_console()))
+    print(format_memory_bench(figures))
     _write_json(arguments.json, figures.as_dict())
     return 0

@@ -214,7 +214,7 @@ def _stale_outputs(folder: Path, config: Config, *, fresh: bool) -> list[str]:
     if not stages or stages == ["report"]:
         return []  # a page is drawn again from the results in seconds: nothing to protect
     if not fresh:
-        lines = [f"{folder}: holds results of another configuration:"]
+        lines = [f"{folder}: holds results of another configuration, that of its config.yaml:"]
         lines += [f"    {one.key}: {one.before} there, {one.now} now" for one in changed]
         raise RunFolderError("\n".join([*lines, _offers(folder, stages)]))
     return [name for stage in stages for name in present[stage]]
@@ -222,10 +222,18 @@ def _stale_outputs(folder: Path, config: Config, *, fresh: bool) -> list[str]:
 
 def _changed_files(before: Config, folder: Path) -> list[Difference]:
     """The CIF files, where the results were made with other ones of the same configuration."""
-    made_with = read_records(folder).get("simulate", {}).get("config_hash")
-    if not before.crystals.cif_folders or made_with in (None, stage_hash(before, "simulate")):
+    made_with, now = read_records(folder).get("simulate", {}).get("config_hash"), stage_hash(before, "simulate")
+    if not before.crystals.cif_folders or made_with in (None, now) or _sealed_with(folder) == {now}:
         return []
     return [Difference("crystals.cif_folders", "CIF files as they were", "files that have changed since", STAGES)]
+
+
+def _sealed_with(folder: Path) -> set[str]:
+    """Configurations of the shards: they know better than a damaged record what they were made with."""
+    from stemdl.shards.manifest import scan_manifest
+
+    parts = sorted(path for path in (folder / "shards").glob("*") if path.is_dir())
+    return {entry.config_hash for part in parts for entry in scan_manifest(part).entries}
 
 
 def _offers(folder: Path, stages: Sequence[str]) -> str:

@@ -159,7 +159,7 @@ class Recorder:
         """Remember the stage."""
         self.started.append((stage, total, unit))
 
-    def advance(self, done: int, **figures: float) -> None:
+    def advance(self, done: int, *, left_s: float | None = None, **figures: float) -> None:
         """Remember the count."""
         self.done.append(done)
 

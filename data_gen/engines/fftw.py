@@ -32,7 +32,7 @@ class BandLimitedMultislice:
     """
 
     def __init__(self, pixels: int, effort: str = "FFTW_ESTIMATE") -> None:
-        import pyfftw  # takes half a second, and only a simulation on a CPU needs it
+        import pyfftw  # type: ignore[import-untyped]  # takes half a second, and only a simulation on a CPU needs it
 
         if effort == "FFTW_ESTIMATE":
             fftw_plans.load()

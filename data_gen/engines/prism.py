@@ -32,8 +32,8 @@ def prism_patterns(propagation: Propagation, setup: ImagingSetup) -> torch.Tenso
     """
     if setup.grid.pixels % setup.prism_interpolation:
         raise UserError(
-            f"simulation.prism_interpolation: {setup.prism_interpolation} does not divide the {setup.grid.pixels} pixels"
-            " of the grid, of which a probe sees a whole part"
+            f"simulation.prism_interpolation: {setup.prism_interpolation} does not divide the grid of"
+            f" {setup.grid.pixels} pixels, of which a probe sees a whole part"
         )
     beams, weights = beams_of(setup.optics, setup.grid, setup.prism_interpolation)
     if setup.prism_interpolation == 1:
@@ -112,7 +112,7 @@ def _interpolated(
     coefficients = _coefficients(setup, beams, weights).to(device) * setup.prism_interpolation
     corners = (setup.positions() / setup.grid.pixel_angstrom).round().to(torch.int64) - width // 2
     recorded = torch.empty(setup.probes, *setup.detector_pixels)
-    for corner in corners[:, 0].unique().tolist():
+    for corner in sorted(set(corners[:, 0].tolist())):
         rows = (torch.arange(corner, corner + width) % n).to(device)
         strip = scattering[rows].flatten(0, 1)
         for group in torch.split((corners[:, 0] == corner).nonzero()[:, 0], _PROBES_AT_ONCE):

@@ -20,7 +20,7 @@ from stemdl import __version__
 from stemdl.physics.detector import to_detector
 from stemdl.physics.probe import probes
 
-_KEPT_PROBES_BYTES = 128 * 2**20
+_KEPT_PROBES_BYTES = 32 * 2**20
 """Probes of a whole scan are kept from specimen to specimen up to this size, and made again chunk by chunk above."""
 
 

@@ -70,9 +70,12 @@ class ItemClock:
 
     def _set(self) -> None:
         with self._setting:
-            next_at = min(self._timeout_at, self._stop_at)
-            if next_at < float("inf") and not self._closed:
-                signal.setitimer(signal.ITIMER_REAL, max(next_at - time.monotonic(), 1e-3), _RING_AGAIN_S)
+            while True:
+                next_at = min(self._timeout_at, self._stop_at)
+                if next_at < float("inf") and not self._closed:
+                    signal.setitimer(signal.ITIMER_REAL, max(next_at - time.monotonic(), 1e-3), _RING_AGAIN_S)
+                if min(self._timeout_at, self._stop_at) >= next_at:
+                    return  # else a signal handler of this thread, which has the lock, has set a stop in between
 
     def _ring(self, number: int, frame: object) -> None:
         if not self._inside:

@@ -108,6 +108,10 @@ class Coordinator:
         self._all_first = all_first
         self._ended_processes: dict[ItemKey, int] = {}
         self.makers = {number: MakerState(now) for number in makers}
+        # Kept as numbers: with ten thousand makers nothing may look at all of them at every message.
+        self._alive = len(self.makers)
+        self._ungreeted = set(self.makers)
+        self._outstanding = 0
         self.failures: list[Failure] = []
         self.sealed: set[ItemKey] = set()
         self.signal = 0
@@ -118,6 +122,8 @@ class Coordinator:
     def join(self, maker: int, now: float) -> None:
         """A new process in the place of a lost one."""
         self.makers[maker] = MakerState(now)
+        self._alive += 1
+        self._ungreeted.add(maker)
 
     @property
     def unfinished(self) -> int:
@@ -132,12 +138,7 @@ class Coordinator:
     @property
     def finished(self) -> bool:
         """Whether nothing more can happen."""
-        return not any(maker.at_work for maker in self.makers.values())
-
-    @property
-    def lost(self) -> dict[int, str]:
-        """Makers that were lost, with the reason."""
-        return {number: maker.lost for number, maker in self.makers.items() if maker.lost}
+        return self._alive == 0
 
     def left_s(self) -> float:
         """Estimated seconds of work of one maker that are not made yet."""
@@ -170,7 +171,7 @@ class Coordinator:
             case Lost(reason, sealed):
                 self._mark_sealed(maker, sealed)
                 return self._lose(number, reason)
-        return self._wind_up() if not self._queue else []
+        return self._wind_up(number) if not self._queue else []
 
     def _note_sealed(self, number: int, maker: MakerState, message: Sealed | AllSealed | Found) -> None:
         if isinstance(message, Sealed):
@@ -183,10 +184,12 @@ class Coordinator:
     def _end_item(self, maker: MakerState, message: Made | Failure | PutBack, now: float) -> None:
         task = maker.held.pop(message.key)
         seconds = now - maker.begun_at
-        if isinstance(message, Made):
+        if isinstance(message, Made) and task.key not in self.sealed:
+            maker.unsealed[task.key] = task
+        else:
+            self._outstanding -= 1
+        if isinstance(message, Made):  # the one that fills a shard is sealed before it is told as made
             seconds = message.seconds
-            if task.key not in self.sealed:  # the one that fills a shard is sealed before it is told as made
-                maker.unsealed[task.key] = task
         elif isinstance(message, Failure):
             self.failures.append(message)
         else:
@@ -198,6 +201,8 @@ class Coordinator:
 
     def _end_maker(self, number: int, maker: MakerState, message: Ended | Broken) -> list[Sending]:
         maker.ended = True
+        self._alive -= 1
+        self._ungreeted.discard(number)
         self._put_back(self._take_all(maker))
         if isinstance(message, Broken):
             self.broken.append(message)
@@ -240,6 +245,7 @@ class Coordinator:
 
     def _greet(self, number: int, maker: MakerState, hello: Hello) -> list[Sending]:
         maker.host = hello.host
+        self._ungreeted.discard(number)
         if hello.fingerprint == self._fingerprint:
             return self._give_to_waiting() if self._all_first else []
         text = (
@@ -251,18 +257,18 @@ class Coordinator:
 
     def _give(self, number: int) -> list[Sending]:
         maker = self.makers[number]
-        if self.stopping or (self._all_first and any(one.at_work and not one.host for one in self.makers.values())):
+        if self.stopping or (self._all_first and self._ungreeted):
             return []
         if not self._queue:
-            return self._wind_up()
-        alive = sum(one.at_work for one in self.makers.values())
-        most_s = min(_LONGEST_BATCH_S, self._queue_s / (4 * alive))
+            return self._wind_up(number)
+        most_s = min(_LONGEST_BATCH_S, self._queue_s / (4 * self._alive))
         batch = [self._next()]
         total_s = batch[0].estimated_s
         while self._queue and len(batch) < _MOST_ITEMS_AT_ONCE and total_s + self._queue[0].estimated_s <= most_s:
             batch.append(self._next())
             total_s += batch[-1].estimated_s
         maker.held.update({task.key: task for task in batch})
+        self._outstanding += len(batch)
         maker.waiting = maker.told_to_seal = False
         return [(number, Assign(tuple(task.alone() for task in batch)))]
 
@@ -271,22 +277,20 @@ class Coordinator:
         self._queue_s = self._queue_s - task.estimated_s if self._queue else 0.0
         return task
 
-    def _wind_up(self) -> list[Sending]:
-        """Nothing to hand out: open shards are sealed, and when all are, everybody may go.
+    def _wind_up(self, number: int) -> list[Sending]:
+        """Nothing to hand out: an idle maker's open shards are sealed, and when all are, everybody may go.
 
         Idle makers stay until then: a maker that is lost leaves them its items.
         """
         if self.stopping:
             return []
-        at_work = {number: maker for number, maker in self.makers.items() if maker.at_work}
-        if not any(maker.held or maker.unsealed for maker in at_work.values()):
+        if self._outstanding == 0:
             return self.stop(grace_s=0.0)
-        sendings: list[Sending] = []
-        for number, maker in at_work.items():
-            if maker.waiting and maker.unsealed and not maker.held and not maker.told_to_seal:
-                maker.told_to_seal = True
-                sendings.append((number, Seal()))
-        return sendings
+        maker = self.makers[number]
+        if maker.at_work and maker.waiting and maker.unsealed and not maker.held and not maker.told_to_seal:
+            maker.told_to_seal = True
+            return [(number, Seal())]
+        return []
 
     def _mark_sealed(self, maker: MakerState, keys: Iterable[ItemKey]) -> None:
         keys = set(keys)
@@ -294,12 +298,14 @@ class Coordinator:
         if elsewhere:  # a lost maker's, which had been put back
             self._forget(elsewhere)
         for key in keys:
-            maker.unsealed.pop(key, None)
+            if maker.unsealed.pop(key, None) is not None:
+                self._outstanding -= 1
         self.sealed |= keys
 
     def _take_all(self, maker: MakerState) -> list[Task]:
         tasks = [*maker.held.values(), *maker.unsealed.values()]
         maker.held, maker.unsealed = {}, {}
+        self._outstanding -= len(tasks)
         return [task for task in tasks if task.key not in self.sealed]
 
     def _forget(self, found: set[ItemKey]) -> None:
@@ -316,6 +322,8 @@ class Coordinator:
         """Give a lost maker's items to the others, but for one that has ended several processes already."""
         maker = self.makers[number]
         maker.lost = reason
+        self._alive -= 1
+        self._ungreeted.discard(number)
         culprit = maker.begun
         tasks = self._take_all(maker)
         if culprit is not None:
@@ -328,6 +336,8 @@ class Coordinator:
     def _give_to_waiting(self) -> list[Sending]:
         sendings: list[Sending] = []
         for number, maker in self.makers.items():
+            if self.stopping:
+                break
             if maker.at_work and maker.waiting:
                 sendings += self._give(number)
         return sendings

@@ -13,6 +13,7 @@ from stemdl.progress import Progress
 from stemdl.time_limit import TimeLimit
 
 _LISTEN_S = 0.25
+_LOOK_EVERY_S = 0.1
 _LAST_WORDS_S = 10.0
 _MOST_FRUITLESS = 3  # processes in a row that die before they come to an item: the next one would as well
 _ALL_FAULTS = 20  # so many faults of this program and not one sample: the next would be no better
@@ -91,6 +92,7 @@ class Drive:
         self._put_on_record = put_on_record
         self._recorded = 0
         self._fruitless: dict[int, int] = {}
+        self._looked_at = 0.0
         self._first_begun = 0.0
         self._estimated_s = coordinator.left_s()
         self._outcome = Outcome()
@@ -115,12 +117,18 @@ class Drive:
                 self._lose(number, message)
             else:
                 self._send(self._coordinator.handle(number, message, time.monotonic()))
-        for number, lost in self._coordinator.overdue(time.monotonic()):
-            self._hub.give_up(number)  # before its items are given to others
-            self._lose(number, lost)
         if len(self._coordinator.failures) > self._recorded:
             self._recorded = len(self._coordinator.failures)
             self._put_on_record(self._coordinator.failures)
+        if time.monotonic() - self._looked_at > _LOOK_EVERY_S:
+            self._look()
+
+    def _look(self) -> None:
+        """What goes through all makers, and so cannot be done at every message of thousands."""
+        self._looked_at = time.monotonic()
+        for number, lost in self._coordinator.overdue(self._looked_at):
+            self._hub.give_up(number)  # before its items are given to others
+            self._lose(number, lost)
         self._show()
 
     def _watch(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -68,6 +68,7 @@ class Vault:
         self._stack = ExitStack()
         self._run = config.run.folder / "shards"
         self._node: Path | None = None
+        self._drain_failed = False
 
     def prepare(self) -> tuple[str, tuple[ItemKey, ...]]:
         """Look for the node's storage, check it, and settle what earlier runs left there.
@@ -94,7 +95,7 @@ class Vault:
         try:
             chest.writer.add(sample)
         except ShardError:
-            entry = None if chest.writer.ended else _entry_with(chest.writer.folder, sample.item)
+            entry = _entry_with(chest.writer.folder, sample.item) if self.usable(part) else None
             if entry is None:
                 raise
             if entry.file not in chest.taken_over:  # a lost maker had sealed it here, and nobody heard of it
@@ -103,8 +104,8 @@ class Vault:
         self._look()
 
     def usable(self, part: PartName) -> bool:
-        """Whether more can be written: a refused sample leaves that as it is, a full disk does not."""
-        return part in self._chests and not self._chests[part].writer.ended
+        """Whether more can be written: a refused sample leaves that as it is, a full disk on either side does not."""
+        return part in self._chests and not self._chests[part].writer.ended and not self._drain_failed
 
     def seal(self) -> None:
         """Seal what is open, and wait until all of it is safe. Raises ShardError."""
@@ -165,7 +166,8 @@ class Vault:
             self._on_safe(tuple((part, item) for item in entry.items))
             return
         chest.on_the_way.add(entry.file)
-        chest.drain.submit(entry)
+        with self._drain_error_noted():
+            chest.drain.submit(entry)
 
     def _look(self) -> None:
         """Tell of what the drains have copied meanwhile; they copy in order. Raises ShardError where one cannot."""
@@ -175,7 +177,17 @@ class Vault:
             for entry in chest.drain.take_safe():
                 chest.on_the_way.discard(entry.file)
                 self._on_safe(tuple((part, item) for item in entry.items))
-            chest.drain.check()
+            with self._drain_error_noted():
+                chest.drain.check()
+
+    @contextmanager
+    def _drain_error_noted(self) -> Iterator[None]:
+        """What a drain raises comes out of `add`, where it is not to be taken for a refusal of the sample."""
+        try:
+            yield
+        except ShardError:
+            self._drain_failed = True
+            raise
 
     def _settle(self, part: PartName, folder: Path) -> list[int]:
         """Bring what is left on this node to the run folder, or count it; returns the items that are sealed now."""

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -229,7 +230,7 @@ def append_entry(folder: Path, entry: ManifestEntry) -> None:
     """
     path = folder / MANIFEST_NAME
     is_new = not path.exists()
-    content = (json.dumps(dataclasses.asdict(entry), separators=(",", ":")) + "\n").encode("ascii")
+    content = _line_of(entry)
     with locked_manifest(path) as (descriptor, locked):
         end = _cut_torn_line(descriptor, path, locked)
         try:
@@ -267,6 +268,12 @@ def _cut_torn_line(descriptor: int, path: Path, locked: bool) -> int:
     return whole
 
 
+def _line_of(entry: ManifestEntry) -> bytes:
+    """A line with its own checksum as the last key: a changed digit would still be JSON, and name other items."""
+    text = json.dumps(dataclasses.asdict(entry), separators=(",", ":")).encode("ascii")
+    return text[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(text)
+
+
 def _parse_line(line: bytes, where: str) -> ManifestEntry:
     try:
         record = json.loads(line)
@@ -274,6 +281,10 @@ def _parse_line(line: bytes, where: str) -> ManifestEntry:
         raise ShardError(f"{where}: damaged, not JSON: {error}") from error
     if not isinstance(record, dict):
         raise ShardError(f"{where}: damaged, not a JSON object but {type(record).__name__}")
+    if "crc32" in record:  # lines written before there was one have none
+        text, _, check = line.rpartition(b',"crc32":')
+        if check != b'"%08x"}' % zlib.crc32(text + b"}"):
+            raise ShardError(f"{where}: damaged, its checksum is not that of the line")
     # Keys beyond these are left alone: a later schema may have more, and is refused by its number where it is read.
     entry = ManifestEntry(
         file=_take(record, "file", str, where),

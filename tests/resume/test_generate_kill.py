@@ -1,4 +1,4 @@
-"""kill -9 of workers and of the parent at random moments: the next call ends with the same set, bit for bit."""
+"""kill -9 of makers and of the parent at random moments: the next call ends with the same set, bit for bit."""
 
 from __future__ import annotations
 
@@ -7,44 +7,47 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_gen.generate import simulate
 from stemdl.shards import ShardSet
-from tests.small_run import Arrays, Process, Recorder, content, make_shards, small_config
+from tests.small_ranks import Job, finish_here
+from tests.small_run import Arrays, content, make_shards, small_config
 
 pytestmark = [pytest.mark.resume, pytest.mark.multiproc]
 
 SIZE = ("simulation.samples=40", "held_out.samples=9", "simulation.samples_per_shard=3")
 
-# Simulates; says how far it is; kills a worker some time after each number of items in the arguments, and starts again.
+# Simulates; says how far it is; kills a maker a moment after each of the counts in the arguments.
 DRIVER = """
 import multiprocessing, pathlib, random, sys, threading
-from data_gen.generate import SimulationError, simulate
+from data_gen.generate import simulate
 from tests.small_run import Recorder, small_config
 
 class Killing(Recorder):
-    def __init__(self, kill_after):
+    def __init__(self, kill_at):
         super().__init__()
-        self.kill_after = kill_after
+        self.kill_at = kill_at
 
     def advance(self, done, **figures):
-        if not self.done:
-            self.first = done
+        if self.done[-1:] != [done]:
+            print("done", done, flush=True)
         self.done.append(done)
-        print("done", done, flush=True)
-        if done - self.first == self.kill_after:
-            workers = multiprocessing.active_children()
-            victim = chance.choice(sorted(workers, key=lambda worker: worker.pid))
+        while self.kill_at and done >= self.kill_at[0]:
+            self.kill_at.pop(0)
+            victim = chance.choice(sorted(multiprocessing.active_children(), key=lambda child: child.pid))
             threading.Timer(chance.uniform(0.0, 0.04), victim.kill).start()
+
+    def note(self, text):
+        print(text, flush=True)
 
 if __name__ == "__main__":
     chance = random.Random(5)
     config = small_config(pathlib.Path(sys.argv[1]), *sys.argv[2].split())
-    for kill_after in map(int, sys.argv[3:]):
-        try:
-            simulate(config, progress=Killing(kill_after))
-        except SimulationError as error:
-            print("error:", error, flush=True)
+    simulate(config, progress=Killing([int(count) for count in sys.argv[3:]]))
 """
+
+
+def done(line: str) -> int:
+    """The count in a line of the driver, -1 for another line."""
+    return int(line.removeprefix("done ")) if line.startswith("done ") else -1
 
 
 def sealed(folder: Path) -> dict[Path, bytes]:
@@ -68,34 +71,34 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
     return content(config.run.folder)
 
 
-def test_killed_workers_and_parents_leave_a_set_that_ends_in_the_same_bits(tmp_path: Path, reference: Arrays) -> None:
+def test_killed_makers_and_parents_leave_a_set_that_ends_in_the_same_bits(tmp_path: Path, reference: Arrays) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
     shards = tmp_path / "run" / "shards"
     rng = np.random.default_rng(3)
 
-    workers_killed = Process([script, tmp_path, " ".join(SIZE), "7", "9"])
-    assert workers_killed.end() == 0, workers_killed.log
-    assert workers_killed.log.count("was killed by signal 9 before its items were done") == 2, workers_killed.log
+    with Job([script, tmp_path, " ".join(SIZE), "4", "13", "20"]) as makers_killed:
+        makers_killed.wait_for(lambda line: done(line) >= 26)
+        makers_killed.kill_alone()
+        makers_killed.nobody_is_left()
+    assert makers_killed.log.count("was killed by signal 9 (SIGKILL)") >= 2, makers_killed.log
     before = sealed(shards)
     assert before
 
-    parent_killed = Process([script, tmp_path, " ".join(SIZE), "1000"])
-    parent_killed.wait_for(lambda line: line.startswith("done"))
-    first = next(line for line in parent_killed.lines if line.startswith("done"))
-    until = int(first.split()[1]) + int(rng.integers(3, 12))
-    parent_killed.wait_for(lambda line: line == f"done {until}")
-    parent_killed.kill_alone()
-    assert parent_killed.end() == -9, parent_killed.log  # and its workers ended with it: none holds the output
+    with Job([script, tmp_path, " ".join(SIZE)]) as parent_killed:
+        parent_killed.wait_for(lambda line: done(line) >= 0)
+        until = max(map(done, parent_killed.lines)) + int(rng.integers(3, 9))
+        parent_killed.wait_for(lambda line: done(line) >= until)
+        parent_killed.kill_alone()
+        parent_killed.nobody_is_left()
     after = sealed(shards)
     assert before.items() <= after.items(), "what is sealed stays"
     assert len(after) < 14 + 3, "it was killed in the middle"
 
-    config = small_config(tmp_path, *SIZE)
-    summary = simulate(config, progress=Recorder())
+    summary = finish_here(tmp_path, *SIZE)
     assert not summary.skipped
     assert (summary.train_samples, summary.held_out_samples) == (40, 9)
     assert after.items() <= sealed(shards).items()
-    assert content(config.run.folder) == reference
+    assert content(tmp_path / "run") == reference
     hidden = [path for path in shards.rglob(".*") if path.is_file()]
     assert not hidden, "nothing of the dead is left"

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+import data_gen.sample
 import data_gen.sharing.coordinator
 import data_gen.sharing.maker
 from data_gen.engines import Engine
@@ -27,7 +28,7 @@ from data_gen.worklist import Part
 from stemdl.config import Config
 from stemdl.shards import Sample
 
-_real: Any = data_gen.sharing.maker.make_sample
+_real: Any = data_gen.sample.make_sample  # not the maker's, which this module has changed if it is imported twice
 
 
 def _act(act: str, sample: Callable[[], Sample]) -> Sample:

@@ -106,10 +106,7 @@ class Scene:
         """Crystals and configuration alone."""
         self.folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(self.reference.folder / "cif", self.folder / "cif")
-        shutil.copy(self.reference.file if isinstance(self.reference, Scene) else self._reference_file(), self.file)
-
-    def _reference_file(self) -> Path:
-        return self.reference.folder / "config.yaml"
+        shutil.copy(self.reference.folder / "config.yaml", self.file)
 
     def with_results(self) -> None:
         """A copy of the whole reference run."""
@@ -156,9 +153,17 @@ class Scene:
         """`stemdl simulate` in this process."""
         return stemdl(*self.arguments("simulate", *more))
 
+    def stage(self) -> Said:
+        """`stemdl stage` in this process."""
+        return stemdl(*self.arguments("stage"))
+
     def shards_verb(self, verb: str, *more: str) -> Said:
         """`stemdl shards verify | repair | list` of the run in this process."""
-        return stemdl("shards", verb, str(self.shards), *more)
+        return self.shards_verb_of(self.shards, verb, *more)
+
+    def shards_verb_of(self, folder: Path, verb: str, *more: str) -> Said:
+        """The same of another folder."""
+        return stemdl("shards", verb, str(folder), *more)
 
     def choose_shard(self) -> Path:
         """One sealed shard of the run."""

@@ -13,6 +13,7 @@ import pytest
 
 from stemdl.config import Config, stage_hash
 from stemdl.progress import Progress
+from stemdl.time_limit import TimeLimit
 
 METRICS = {
     "unseen": {"fields": 96, "pearson_r": {"median": 0.98}, "nrmse": {"median": 0.25}, "ssim": {}, "frc": {}},
@@ -30,6 +31,9 @@ class FakeStages:
     missing_fields: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
     findings: list[Any] = field(default_factory=list)
+    requeue: bool = False
+    crew: Any = None
+    limit: TimeLimit | None = None
 
     def stage(self, name: str, config: Config, output: str) -> bool:
         """Do a stage unless its file says it is complete for this configuration; returns whether it was."""
@@ -44,7 +48,8 @@ class FakeStages:
         path.write_text(digest)
         return False
 
-    def simulate(self, config: Config, *, progress: Progress) -> Any:
+    def simulate(self, config: Config, *, progress: Progress, crew: Any = None, limit: TimeLimit | None = None) -> Any:
+        self.crew, self.limit = crew, limit
         skipped = self.stage("simulate", config, "shards/manifest.jsonl")
         return types.SimpleNamespace(
             train_samples=config.simulation.samples - self.missing_fields,
@@ -52,6 +57,7 @@ class FakeStages:
             refused=self.refused,
             seconds=0.0,
             skipped=skipped,
+            requeue=self.requeue,
         )
 
     def train(self, config: Config, *, progress: Progress) -> Any:

@@ -1,21 +1,17 @@
-"""Work sharing without processes: items, makers made of a few lines, a day at the works on a clock of events; and the
-simulation stage with its maker in this very process."""
+"""Work sharing without processes: items, makers made of a few lines, and a day at the works on a clock of events."""
 
 from __future__ import annotations
 
 import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
-import torch
 
 from data_gen.materials import Crystal
 from data_gen.sharing.coordinator import Coordinator, Sending
-from data_gen.sharing.crew import RankCrew
 from data_gen.sharing.messages import (
     AllSealed,
     Assign,
@@ -35,7 +31,6 @@ from data_gen.sharing.messages import (
     ToMaker,
     Want,
 )
-from data_gen.sharing.ranks import Team
 from data_gen.worklist import Part
 from stemdl.config.simulation import Simulation
 from stemdl.seeds import Purpose
@@ -63,39 +58,6 @@ def tasks_of(costs_s: Sequence[float]) -> list[Task]:
 def hello(number: int) -> Hello:
     """A maker that has read the right configuration."""
     return Hello("node", 1000 + number, FINGERPRINT)
-
-
-def team_of_one() -> RankCrew:
-    """A crew whose one rank is this process: its maker runs in the main thread, the drive in another."""
-    return RankCrew(cast(Team, LoneTeam()))
-
-
-class LoneTeam:
-    """In place of `Team`: a job of one rank."""
-
-    rank = local_rank = 0
-    size = local_size = 1
-
-    def __init__(self) -> None:
-        self.lost: set[int] = set()
-
-    def send(self, rank: int, message: object) -> None:
-        """There is nobody to send to."""
-        raise AssertionError(f"rank {rank} was sent {message}, and there is none")
-
-    def receive(self) -> None:
-        """Nobody says anything."""
-
-    def alive_every_s(self) -> float:
-        """As seldom as real ones."""
-        return 2.0
-
-
-def one_thread() -> Iterator[None]:
-    """For a fixture: a maker sets the number of threads of its process; here it gets it back."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass

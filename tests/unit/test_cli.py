@@ -114,6 +114,28 @@ def test_an_incomplete_run_ends_with_3_and_names_what_is_missing(
     assert "incomplete: simulate: 2395 of 2400 fields" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", ["run", "simulate"])
+def test_out_of_time_ends_with_85_and_what_to_do(
+    tmp_path: Path, stages: fake_stages.FakeStages, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    stages.requeue, stages.missing_fields = True, 5
+    assert main(arguments(verb, tmp_path, "--time-limit", "2h")) == 85
+    out = capsys.readouterr().out
+    assert "incomplete: simulate: 2395 of 2400 fields" in out
+    assert "out of time: run the same command again to go on" in out
+    assert stages.done == ["simulate"]
+    assert stages.limit is not None
+    assert stages.limit.source == "--time-limit 2h"
+
+
+def test_a_time_limit_that_is_none_ends_with_2_before_any_work(
+    tmp_path: Path, stages: fake_stages.FakeStages, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments("simulate", tmp_path, "--time-limit", "90")) == 2
+    assert "time limit '90': allowed are 90s, 45m, 2h" in capsys.readouterr().err
+    assert stages.done == []
+
+
 def test_stages_alone_and_the_report_of_a_moved_folder(
     tmp_path: Path, stages: fake_stages.FakeStages, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,7 +233,7 @@ def test_bench_prints_and_writes_json(
 ) -> None:
     bench = types.ModuleType("stemdl.bench.simulate")
     figures = types.SimpleNamespace(as_dict=lambda: {"engines": {}})
-    bench.__dict__.update(bench_simulate=lambda config, progress: figures, format_bench=lambda _: "two engines")
+    bench.__dict__.update(bench_simulate=lambda config, **_: figures, format_bench=lambda _: "two engines")
     monkeypatch.setitem(sys.modules, "stemdl.bench.simulate", bench)
     target = tmp_path / "figures.json"
     assert main(["bench", "simulate", str(QUICKSTART), "--json", str(target)]) == 0

@@ -213,7 +213,7 @@ def test_a_maker_that_was_given_up_and_comes_back_takes_its_items_off_the_list()
         assert coordinator.overdue(now) == []
     ((number, lost),) = coordinator.overdue(51.0)
     coordinator.handle(number, lost, 51.0)
-    assert coordinator.lost == {1: "gave no sign of life for 51 s"}
+    assert coordinator.makers[1].lost == "gave no sign of life for 51 s"
     assert make(coordinator, 1, 1, now=60.0) == []
     assert coordinator.handle(1, Sealed((key(1),)), 60.0) == []
     make(coordinator, 0, 0, now=60.0)

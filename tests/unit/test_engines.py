@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from data_gen.engines import Engine, ImagingSetup, engine_by_name
+from data_gen.engines import Engine, ImagingSetup, engine_by_name, fftw_plans
+from data_gen.engines.fftw import BandLimitedMultislice
+from data_gen.engines.propagation import FftwPropagation, TorchPropagation
 from data_gen.engines.torch_engine import TorchEngine
 from data_gen.potential import potential_slices
 from data_gen.specimen import Specimen
 from physics_cases import OPTICS, atoms, random_atoms, random_potential, relative
+from stemdl.physics.constants import interaction_parameter
 from stemdl.physics.detector import to_detector
 from stemdl.physics.grid import Grid
-from stemdl.physics.multislice import intensities_, propagator, transmission
+from stemdl.physics.multislice import diffraction_waves, intensities_, propagator, transmission
 from stemdl.physics.probe import Optics, probes
 
 # abTEM takes seconds to import: with pytest-xdist's --dist loadgroup one process imports it for all tests of this file.
@@ -82,6 +85,42 @@ def test_patterns_do_not_depend_on_the_chunk_or_on_what_was_made_before() -> Non
     engine.patterns(random_potential(SETUP.grid, 900.0, 3, slices=2), 1.0, SETUP)
     assert torch.equal(engine.patterns(potential, 2.0, replace(SETUP, probe_chunk=1)), first)
     assert torch.equal(engine.patterns(potential, 2.0, replace(SETUP, probe_chunk=64)), first)
+
+
+def test_transmission_functions_made_slab_by_slab_give_the_same_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    potential = random_potential(SETUP.grid, 300.0, 2, slices=5)
+    at_once = TorchEngine().patterns(potential, 2.0, SETUP)
+    monkeypatch.setattr("data_gen.engines.propagation._KEPT_TRANSMISSIONS_BYTES", 2 * 8 * 64**2)  # two slices
+    for setup in (SETUP, replace(SETUP, probe_chunk=5), SETUP):
+        assert torch.equal(TorchEngine().patterns(potential, 2.0, setup), at_once)  # kept probes are as they were
+
+
+@pytest.mark.parametrize("pixels", [27, 64])
+def test_fftw_makes_the_transmission_functions_of_the_plain_multislice(pixels: int) -> None:
+    grid = Grid(pixels, 16.0)
+    slices = random_potential(grid, 300.0, 2, slices=3)
+    aperture = grid.antialias().to(torch.complex64).numpy()
+    found = BandLimitedMultislice(pixels).transmissions(slices.numpy(), interaction_parameter(100.0), aperture)
+    expected = transmission(OPTICS, grid, slices)
+    assert float((torch.from_numpy(found) - expected).norm() / expected.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("fftw", [True, False])
+def test_exit_waves_are_those_of_the_intensities(fftw: bool) -> None:
+    potential = random_potential(SETUP.grid, 300.0, 2, slices=3)
+    waves = probes(OPTICS, SETUP.grid, SETUP.positions())
+    made = FftwPropagation(potential, 2.0, SETUP) if fftw else TorchPropagation(potential, 2.0, SETUP)
+    exits, intensities = made.exit_waves(waves), made.intensities(waves)
+    assert relative(exits.abs().square(), intensities) < 1e-6
+    kernel = propagator(OPTICS, SETUP.grid, 2.0)
+    expected = diffraction_waves(waves, transmission(OPTICS, SETUP.grid, potential), kernel)
+    assert float((exits - expected).norm() / expected.norm()) < 1e-5
+
+
+def test_estimated_plans_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ("estimated" in TorchEngine().version()) is not fftw_plans.load()
+    monkeypatch.setattr(fftw_plans, "load", lambda: False)
+    assert "with estimated plans" in TorchEngine().version()
 
 
 def test_probes_that_are_not_kept_give_the_same_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +193,20 @@ def test_patterns_from_atoms_agree(abtem_engine: Engine) -> None:
     assert relative(ours, theirs) < 0.02
 
 
+def test_the_recipe_of_abtem_comes_near_ours_on_a_fine_grid() -> None:
+    """Orientation, scan order, scale and every aberration; what is left is its bilinear placing of atoms."""
+    from data_gen.engines.abtem_recipe import AbtemRecipe
+
+    setup = replace(SETUP, optics=ABERRATED, grid=Grid(256, 16.0))
+    specimen = random_atoms(60, BOX, seed=1)
+    ours = TorchEngine().patterns(*TorchEngine().slices(specimen, setup), setup)
+    recipe = AbtemRecipe(one_thread=True)
+    assert relative(recipe.patterns(specimen, setup), ours) < 0.01
+    assert "recipe" in recipe.version()
+    with pytest.raises(ValueError, match="not binned"):
+        recipe.patterns(specimen, replace(setup, detector_binning=2))
+
+
 def _compare_slices(
     ours: tuple[torch.Tensor, float], theirs: tuple[torch.Tensor, float], grid: Grid, tolerance: float
 ) -> None:
@@ -203,6 +256,20 @@ def test_engines_are_found_by_name() -> None:
         TorchEngine("meta", fftw=True)
     with pytest.raises(ValueError, match="known are 'torch' and 'abtem'"):
         engine_by_name("multem")
+
+
+def test_offsets_are_added_to_the_raster() -> None:
+    offsets = ((0.0, -0.5), (1.0, -0.5), (0.0, 0.0), (0.3, 0.0), (0.0, 0.0), (1.37, 0.2))
+    jittered = replace(SETUP, scan_offsets_angstrom=offsets)
+    moved = jittered.positions() - SETUP.positions()
+    assert torch.allclose(moved, torch.tensor(offsets, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"shape \(5, 2\), but the scan has 6 positions"):
+        replace(SETUP, scan_offsets_angstrom=offsets[:5]).positions()
+    potential = random_potential(SETUP.grid, 300.0, 2, slices=2)
+    single = replace(SETUP, scan_shape=(1, 1))
+    offset_y, offset_x = (jittered.positions()[5] - single.positions()[0]).tolist()
+    alone = TorchEngine().patterns(potential, 2.0, replace(single, scan_offsets_angstrom=((offset_y, offset_x),)))
+    assert relative(TorchEngine().patterns(potential, 2.0, jittered)[1, 2], alone[0, 0]) < 1e-5
 
 
 def _lonely_atom() -> Specimen:

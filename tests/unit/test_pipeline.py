@@ -18,6 +18,7 @@ from stemdl.errors import UserError
 from stemdl.pipeline import PreflightError, run
 from stemdl.run_folder import RunFolderError, differences, locked, prepare, record_stage
 from stemdl.shards import ShardError
+from stemdl.time_limit import TimeLimit
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = ["simulate", "train", "reconstruct", "report"]
@@ -318,3 +319,27 @@ def test_several_ranks_are_refused_before_anything_is_done(
         run(quickstart(tmp_path / "run"), console)
     assert stages.done == []
     assert not (tmp_path / "run").exists()
+
+
+def test_out_of_time_nothing_further_is_begun(tmp_path: Path, stages: fake_stages.FakeStages, console: Console) -> None:
+    stages.requeue, stages.missing_fields = True, 3
+    limit = TimeLimit(1e9, "Slurm job 7", 60.0)
+    outcome = run(quickstart(tmp_path), console, limit=limit)
+    assert stages.done == ["simulate"]
+    assert stages.limit is limit
+    assert (outcome.requeue, outcome.incomplete) == (True, ["simulate: 2397 of 2400 fields to train on"])
+    assert read(tmp_path / "stages.json")["simulate"]["complete"] is False
+    stages.requeue, stages.missing_fields = False, 0
+    (tmp_path / "shards" / "manifest.jsonl").unlink()
+    assert not run(quickstart(tmp_path), console).requeue
+    assert stages.done[1:] == ALL
+
+
+def test_the_ranks_of_a_job_simulate_where_they_were_given(
+    tmp_path: Path, stages: fake_stages.FakeStages, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    crew: Any = object()
+    run(quickstart(tmp_path), console, stages=("simulate",), crew=crew)
+    assert stages.crew is crew

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_gen.potential import potential_slices, projected_target, slice_count
+from data_gen.potential import _cos_sin, potential_slices, projected_target, slice_count
 from data_gen.scattering import UnknownElement, scattering_factor
 from data_gen.specimen import Specimen
 from physics_cases import DIAMOND, atoms, cubic, random_atoms, relative
@@ -85,6 +85,36 @@ def test_atoms_anywhere_are_exact(pixels: int) -> None:
         point = (row * grid.pixel_angstrom, column * grid.pixel_angstrom)
         expected = _series(specimen, "kirkland", reach, point, nyquist_halved)
         assert float(slices[0, row, column]) == pytest.approx(expected, abs=1e-4 * float(slices.max()))
+
+
+@pytest.mark.parametrize("pixels", [5, 16, 33, 96, 257, 1000])
+def test_cosines_are_as_exact_on_a_large_grid_as_on_a_small_one(pixels: int) -> None:
+    """They are products of products: the rounding error must not grow with the frequency."""
+    grid = Grid(pixels, 0.25 * pixels)
+    x = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * grid.box_angstrom
+    frequencies = torch.arange(pixels // 2 + 1, dtype=torch.float64) / grid.box_angstrom
+    angle = 2 * math.pi * frequencies[:, None] * x
+    sine = angle.sin()
+    if pixels % 2 == 0:
+        sine[-1] = 0  # the Nyquist frequency has only its even part
+    expected = torch.cat([angle.cos(), sine]).to(torch.float32)
+    assert float((_cos_sin(x, grid) - expected).abs().max()) < 1e-6
+
+
+def test_the_size_of_the_slabs_and_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    specimen = random_atoms(60, (12.0, 12.0, 12.0), seed=5)
+    grid = Grid(32, 12.0)
+    expected, _ = potential_slices(specimen, grid, 2.0, "kirkland")
+    monkeypatch.setattr("data_gen.potential._SLAB_BYTES", (2 * 4 * 34**2, 0))  # two slices
+    monkeypatch.setattr("data_gen.potential._ATOMS_AT_ONCE", 7)
+    found, _ = potential_slices(specimen, grid, 2.0, "kirkland")
+    assert relative(found, expected) < 1e-6
+
+
+def test_slices_without_atoms_are_empty() -> None:
+    specimen = atoms([14, 79], [[3.0, 3.0, 0.5], [5.0, 3.0, 8.5]], (8.0, 8.0, 9.0))
+    slices, _ = potential_slices(specimen, Grid(32, 8.0), 1.0, "kirkland")
+    assert [bool(slice_.any()) for slice_ in slices] == [True, *[False] * 7, True]
 
 
 def test_moving_atoms_by_a_pixel_rolls_the_potential() -> None:

@@ -107,3 +107,32 @@ def test_no_estimate_before_the_first_and_after_the_last_unit() -> None:
     assert remaining_seconds(5.0, 0, 10) is None
     assert remaining_seconds(5.0, 10, 0) is None
     assert remaining_seconds(5.0, 2, 4) == pytest.approx(10.0)
+
+
+def test_a_stage_that_knows_better_says_how_much_time_is_left() -> None:
+    """Samples whose costs differ: the largest come first."""
+    stream, clock = io.StringIO(), Clock()
+    progress = LogProgress(stream, every_s=10.0, clock=clock)
+    progress.start("simulate", 100, "fields")
+    progress.advance(0, left_s=None)
+    clock.now_s += 60.0
+    progress.advance(10, left_s=30.0, samples_per_s=0.1667, failed=2)
+    assert lines_of(stream)[-1] == "simulate: 10/100 fields, 1 min 00 s, 30.0 s left, samples_per_s 0.1667, failed 2"
+    terminal = io.StringIO()
+    bar = TerminalProgress(Console(file=terminal, force_terminal=True, width=120, color_system=None))
+    bar.start("simulate", 100, "fields")
+    bar.advance(10, left_s=75.0)
+    bar.finish()
+    assert "1 min 15 s left" in terminal.getvalue()
+
+
+def test_a_count_that_is_told_again_is_no_line_of_its_own() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = LogProgress(stream, every_s=10.0, clock=clock)
+    progress.start("simulate", 4, "fields")
+    for _ in range(5):
+        clock.now_s += 20.0
+        progress.advance(2)
+    progress.advance(4)
+    progress.advance(4)
+    assert len(lines_of(stream)) == 3

@@ -13,7 +13,7 @@ import pytest
 
 from stemdl.shards import ManifestEntry, ShardError, read_manifest, sealed_items
 from stemdl.shards import manifest as manifest_module
-from stemdl.shards.manifest import append_entry
+from stemdl.shards.manifest import append_entry, scan_manifest
 from stemdl.shards.schema import MANIFEST_NAME, shard_name
 
 
@@ -39,6 +39,29 @@ def test_entries_come_back_in_order(tmp_path: Path) -> None:
     assert (tmp_path / MANIFEST_NAME).read_text().count("\n") == 3
     assert sealed_items(tmp_path, "c1") == {4, 5, 2, 3}
     assert sealed_items(tmp_path, "c2") == {0, 1}
+
+
+def test_every_bit_of_a_line_counts(tmp_path: Path) -> None:
+    """A changed digit is JSON still: without a checksum it would name other items, another file or configuration."""
+    append_entry(tmp_path, _entry(7))
+    line = (tmp_path / MANIFEST_NAME).read_bytes()
+    for place in range(len(line) - 1):
+        for bit in range(8):
+            changed = bytearray(line)
+            changed[place] ^= 1 << bit
+            (tmp_path / MANIFEST_NAME).write_bytes(changed)
+            scan = scan_manifest(tmp_path)
+            if scan.entries:  # the name of the checksum alone may change without any harm
+                assert scan.entries == [_entry(7)]
+                assert b'"crc32"' not in changed
+            else:
+                assert scan.faults
+
+
+def test_lines_of_earlier_versions_without_a_checksum_are_read(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_NAME).write_text(_line())
+    append_entry(tmp_path, _entry(1))
+    assert read_manifest(tmp_path) == [_entry(0), _entry(1)]
 
 
 def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

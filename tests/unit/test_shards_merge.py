@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from shard_cases import AXES, assert_holds, flip_bit, items_in, path_of, sample_of, truncate, write
+from shard_cases import AXES, assert_holds, change_manifest, flip_bit, items_in, path_of, sample_of, truncate, write
 from stemdl.shards import Sample, ShardAxes, ShardError, ShardSet, ShardWriter, read_manifest
 from stemdl.shards import merge as merge_module
 from stemdl.shards.copying import copy_checked
@@ -181,17 +181,16 @@ def test_two_kinds_of_axes_are_refused_before_anything(tmp_path: Path, nodes: li
 def test_an_odd_shard_in_the_middle_is_refused_and_the_rest_is_valid(tmp_path: Path, nodes: list[Path]) -> None:
     write(tmp_path / "other", [20], rank=1, axes=ShardAxes(2.0, 0.06, 0.5))
     path_of(tmp_path / "other", rank=1).rename(path_of(nodes[1], 9, rank=1))
-    text = (tmp_path / "other" / MANIFEST_NAME).read_text().replace("00001-00000", "00001-00009")
+    change_manifest(tmp_path / "other", "00001-00000", "00001-00009")
     with (nodes[1] / MANIFEST_NAME).open("a") as stream:
-        stream.write(text)
+        stream.write((tmp_path / "other" / MANIFEST_NAME).read_text())
     with pytest.raises(ShardError, match=rf"{path_of(nodes[1], 9, rank=1)}: axes and shapes"):
         merge_folders(tmp_path / "all", nodes)
     assert_holds(tmp_path / "all", [0, 1, 3, 4, 6, 7, 9, 10])
 
 
 def test_an_unknown_schema_is_refused(tmp_path: Path, nodes: list[Path]) -> None:
-    path = nodes[2] / MANIFEST_NAME
-    path.write_text(path.read_text().replace('"schema":1', '"schema":2', 1))
+    change_manifest(nodes[2], '"schema":1', '"schema":2')
     with pytest.raises(ShardError, match="schema 2 is unknown"):
         merge_folders(tmp_path / "all", nodes)
 

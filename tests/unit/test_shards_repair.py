@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from shard_cases import AXES, assert_holds, flip_bit, items_in, lose_line, path_of, sample_of, truncate, write
+from shard_cases import (
+    AXES,
+    assert_holds,
+    change_manifest,
+    flip_bit,
+    items_in,
+    lose_line,
+    path_of,
+    sample_of,
+    truncate,
+    write,
+)
 from stemdl.atomic_files import temporary_name
 from stemdl.shards import ShardError, ShardWriter, read_manifest
 from stemdl.shards.inspect import inspect_folder
@@ -215,8 +226,7 @@ def test_two_configurations_are_refused_by_name(folder: Path, tmp_path: Path) ->
 
 
 def test_a_shard_of_an_unknown_schema_is_left_alone(folder: Path) -> None:
-    path = folder / MANIFEST_NAME
-    path.write_text(path.read_text().replace('"schema":1', '"schema":2', 1))
+    change_manifest(folder, '"schema":1', '"schema":2')
     report = repair_folder(folder)
     assert len(report.left_alone) == 1
     assert "schema 2 is unknown" in report.left_alone[0]

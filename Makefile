@@ -4,6 +4,8 @@
 PYTHON ?= python3
 WORKERS ?= 2
 CONFIG ?= configs/quickstart.yaml
+FAULTS ?= 200
+SEED ?= 1
 
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -37,7 +39,7 @@ endef
 
 .ONESHELL:
 
-.PHONY: help install dev demo check lint types layers shell test clean distclean FORCE
+.PHONY: help install dev demo check lint types layers shell test torture clean distclean FORCE
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -90,6 +92,9 @@ check: lint types layers shell ## every check but the tests
 test: check ## every check, then pytest with coverage
 	@# One thread in each worker: they share the cores already.
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered
+
+torture: dev ## inject 200 faults into the simulation, check what must hold, print a table (FAULTS=200 SEED=1)
+	@$(PY) -m tests.torture --faults $(FAULTS) --seed $(SEED)
 
 clean: ## remove caches (runs/ and .venv stay)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage .coverage.* build dist *.egg-info

@@ -119,7 +119,7 @@ class Job(Process):
     A context manager.
     """
 
-    def __init__(self, arguments: list[str | Path], *, timeout_s: float = 100.0, **environment: str) -> None:
+    def __init__(self, arguments: list[str | Path], *, timeout_s: float = 150.0, **environment: str) -> None:
         self._mark = uuid4().hex
         super().__init__(arguments, timeout_s=timeout_s, **{MARK: self._mark}, **environment)
 

@@ -48,7 +48,7 @@ if key == ("held_out", 4):
 
 def test_on_a_bad_day_everything_else_is_made_and_the_next_day_the_rest(tmp_path: Path, reference: Arrays) -> None:
     """One process is killed once, one item kills all of its own, one takes too long, one is stopped, one is a fault."""
-    overrides = ("simulation.item_timeout_s=3", "simulation.rank_timeout_s=10", "simulation.workers=2")
+    overrides = ("simulation.item_timeout_s=8", "simulation.rank_timeout_s=10", "simulation.workers=2")
     script = write_driver(tmp_path, BAD_DAY)
     with Job(simulate_arguments(tmp_path, *overrides, script=script)) as job:
         assert job.end() == 3, job.log
@@ -57,7 +57,7 @@ def test_on_a_bad_day_everything_else_is_made_and_the_next_day_the_rest(tmp_path
     assert re.search(r"rank \d gave no sign of life for 1\d s; another process takes its place", job.log), job.log
     assert len(re.findall(r"rank \d was killed by signal 11 \(SIGSEGV\); another", job.log)) == 2, job.log
     assert re.search(r"failed: train items 5: cif:\S+: was under way in 2 processes that were lost", job.log), job.log
-    assert re.search(r"failed: train items 7: cif:\S+: took longer than 3 s \(simulation\.item_timeout_s\)", job.log)
+    assert re.search(r"failed: train items 7: cif:\S+: took longer than 8 s \(simulation\.item_timeout_s\)", job.log)
     assert re.search(r"failed: held_out items 4: cif:\S+: ZeroDivisionError: no way", job.log), job.log
     assert "the next call tries 3 of them again" in job.log
     assert "incomplete: simulate: 7 of 9 fields to train on" in job.log

@@ -34,7 +34,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_any_number_of_ranks_makes_the_same_bits(tmp_path: Path, reference: Arrays, ranks: int) -> None:
-    with Job(mpirun(ranks, simulate_arguments(tmp_path))) as job:
+    with Job(mpirun(ranks, simulate_arguments(tmp_path, "simulation.workers=1"))) as job:
         assert job.end() == 0, job.log
         job.nobody_is_left()
     starts = log_events(tmp_path / "run", "start")
@@ -57,19 +57,19 @@ for _ in range(6000):
 """
 
 
-def test_a_rank_that_is_killed_and_one_that_hangs_are_named_and_their_items_made(
-    tmp_path: Path, reference: Arrays
-) -> None:
+# MPICH's mpirun ends all ranks of a node where one has died; on three nodes the two others go on.
+THREE_NODES = ("-disable-auto-cleanup", "-launcher", "fork", "-hosts", "node1,node2,node3", "-ppn", "1")
+
+
+def test_a_rank_that_dies_and_one_that_hangs_are_named_and_their_items_made(tmp_path: Path, reference: Arrays) -> None:
     arguments = simulate_arguments(tmp_path, "simulation.rank_timeout_s=8", script=write_driver(tmp_path, LOSE_TWO))
-    with Job(mpirun(3, arguments, "-disable-auto-cleanup")) as job:
-        job.wait_for(lambda line: line.startswith("simulate     9 + 5 fields"))
-        code = job.end()
+    with Job(mpirun(3, arguments, *THREE_NODES)) as job:
+        assert job.end() == 0, job.log
         job.nobody_is_left()
     for rank in (1, 2):
         lost = rf"rank {rank} gave no sign of life for \d+ s; others do its items"
         assert re.search(lost, job.log), job.log
     assert content(tmp_path / "run") == reference
-    assert code == 0 or "EXIT STRING: Killed" in job.log, job.log  # what mpirun makes of a rank that was killed
     again = finish_here(tmp_path, "simulation.rank_timeout_s=8")
     assert again.skipped
 
@@ -86,8 +86,8 @@ sys.exit(main(["simulate", sys.argv[1 + int(os.environ["PMI_RANK"])]]))
     ("file_of_rank_0", "file_of_rank_1", "said"),
     [
         ("config.yaml", "other.yaml", r"rank 1 on \S+ reads another configuration than rank 0: do all nodes have the"),
-        ("config.yaml", "none.yaml", r"rank 1: .*none\.yaml: no such file"),
-        ("none.yaml", "config.yaml", r"none\.yaml: no such file"),
+        ("config.yaml", "none.yaml", r"stemdl: rank 1: \S+none\.yaml: 1 problem"),
+        ("none.yaml", "config.yaml", r"stemdl: \S+none\.yaml: 1 problem"),
     ],
 )
 def test_ranks_that_cannot_agree_all_end_with_one_message(
@@ -110,8 +110,7 @@ def test_ranks_that_cannot_agree_all_end_with_one_message(
 def test_another_mpi_than_the_launchers_is_refused_with_both_counts(tmp_path: Path) -> None:
     """Each process would believe to be alone, and do all of the work."""
     pytest.importorskip("mpi4py", reason="no mpi4py here: pip install 'stemdl[mpi]'", exc_type=ImportError)
-    launcher = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-    with Job(simulate_arguments(tmp_path), **launcher) as job:
+    with Job(simulate_arguments(tmp_path), OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2") as job:
         assert job.end() == 2, job.log
     assert re.search(r"mpirun \(Open MPI\) announces rank 1 of 2, MPI \(.*\) counts 1: .*another MPI", job.log), job.log
     assert "Traceback" not in job.log

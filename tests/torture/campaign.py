@@ -54,6 +54,8 @@ class Case:
     count: int
     index: int
     """Among the cases of its kind."""
+    warm: bool
+    """See `Scene`: the short form's all are, and two of three in a full campaign."""
 
 
 @dataclass
@@ -78,7 +80,7 @@ def plan(kinds: Sequence[Kind], faults: int | None) -> list[Case]:
         index = 0
         while left > 0:
             count = min(kind.batch, left)
-            cases.append(Case(kind, number, count, index))
+            cases.append(Case(kind, number, count, index, faults is None or index % 3 > 0))
             number, left, index = number + count, left - count, index + 1
     return cases
 
@@ -135,11 +137,12 @@ def _be_the_case(case: Case, reference: Reference, place: Path, seed: int) -> No
     os.dup2(output, 1)
     os.dup2(output, 2)
     _own_mounts()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored, as in a background job
     faulthandler.enable()
     faulthandler.dump_traceback_later(CASE_TIMEOUT_S - 5.0)
     numbers = [seed, zlib.crc32(case.kind.name.encode()), case.index]
     rng = np.random.default_rng(np.random.SeedSequence(numbers))
-    scene = Scene(place / "scene", reference, rng, case.count)
+    scene = Scene(place / "scene", reference, rng, case.count, case.warm)
     record: dict[str, object] = {}
     try:
         scene.folder.mkdir()

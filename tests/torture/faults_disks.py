@@ -70,7 +70,9 @@ def full_run_folder(scene: Scene) -> None:
 
         with with_hook(hook):
             said = scene.simulate()
-        scene.inject(f"run folder {how}: {size} kB, {files} files" + (f", at sample {at}" if how == "filled meanwhile" else ""))
+        scene.inject(
+            f"run folder {how}: {size} kB, {files} files" + (f", at sample {at}" if how == "filled meanwhile" else "")
+        )
         if said.code != 0:
             check_said(said, {2}, str(disk), _FULL)
         check_sound(*scene.part_folders)

@@ -132,9 +132,7 @@ def garbage_shard(scene: Scene) -> None:
     scene.inject(f"{path.name}: {how}, in no manifest")
     check_said(scene.shards_verb("verify"), {0}, path.name)
     for part, folder in zip(PARTS, scene.part_folders, strict=True):
-        check_read(
-            folder, part, scene.reference.arrays, harmed=(), must_refuse=False, digest=scene.reference.digest
-        )
+        check_read(folder, part, scene.reference.arrays, harmed=(), must_refuse=False, digest=scene.reference.digest)
     said = scene.simulate() if scene.rng.random() < 0.5 else scene.shards_verb("repair")
     check_said(said, {0}, path.name)
     check_said(scene.simulate(), {0})

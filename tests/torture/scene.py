@@ -68,6 +68,8 @@ class Scene:
     reference: Reference
     rng: Generator
     count: int
+    warm: bool = False
+    """Processes of this machine are forked from this one, in the place of starting anew and loading all libraries."""
     injected: list[str] = field(default_factory=list)
     """What was done so far, for the record."""
     survived: int = 0
@@ -214,12 +216,12 @@ class InlineCrew:
 @contextlib.contextmanager
 def inline() -> Iterator[None]:
     """Inside, `stemdl simulate` makes its samples in this process."""
-    before = data_gen.generate.LocalCrew
-    data_gen.generate.LocalCrew = InlineCrew  # type: ignore[misc,assignment]
+    before = vars(data_gen.generate)["LocalCrew"]
+    vars(data_gen.generate)["LocalCrew"] = InlineCrew
     try:
         yield
     finally:
-        data_gen.generate.LocalCrew = before  # type: ignore[misc]
+        vars(data_gen.generate)["LocalCrew"] = before
 
 
 def stemdl(*arguments: str) -> Said:

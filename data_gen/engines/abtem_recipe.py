@@ -80,5 +80,3 @@ class AbtemRecipe:
         first = array.shape[2] // 2 - rows // 2, array.shape[3] // 2 - columns // 2
         cut = array[:, :, first[0] : first[0] + rows, first[1] : first[1] + columns]
         return torch.from_numpy(np.ascontiguousarray(cut, dtype=np.float32))
-
-

@@ -9,7 +9,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -100,9 +100,14 @@ class Maker:
                 log = stack.enter_context(ItemLog(log_folder(self._config), self._number))
                 clock = ItemClock()
                 stack.callback(clock.close)
-                self._prepare(stack, log, clock)
-                with self._vault:
-                    self._work_on(log, clock)
+                try:
+                    self._prepare(stack, log, clock)
+                    with self._vault:
+                        self._work_on(log, clock)
+                except Exception as error:
+                    with suppress(OSError):  # of a full disk, which the error speaks of already
+                        log.write("end", error=str(error))  # not without a word, as one that is killed
+                    raise
                 log.write("end", signal=self._work.signal)
             self._line.tell(Ended(self._work.signal))
         except UserError as error:

@@ -162,7 +162,7 @@ def _spread(folder: Path) -> float:
     for path in (folder / "log").glob("simulate-rank-*.jsonl"):
         events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         seconds += [event["seconds"] for event in events if event["event"] == "made"][2:]
-    return max(seconds) / min(seconds)
+    return float(max(seconds) / min(seconds))
 
 
 def format_rank_bench(bench: RankBench) -> str:

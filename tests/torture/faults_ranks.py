@@ -28,6 +28,11 @@ def _nothing_left(scene: Scene, command: Command) -> None:
     require(not left, f"processes are left: {left}\n{command.text}")
 
 
+def _size(scene: Scene) -> int:
+    """Ranks of a job of which one is lost: three where time is no matter."""
+    return 2 if scene.warm else 3
+
+
 def killed_ranks(scene: Scene) -> None:
     """kill -9 of one rank: the launcher ends the others; the next run says who was cut off at what."""
 
@@ -51,11 +56,12 @@ def killed_ranks_kept(scene: Scene) -> None:
 
     def kill() -> bool:
         scene.settings[:] = ["simulation.rank_timeout_s=5.0"]
-        command = run_ranks(scene, 3, keep=True, item_s=SLOW_S)
-        ranks = _at_work(scene, command, 3)
+        size = _size(scene)
+        command = run_ranks(scene, size, keep=True, item_s=SLOW_S)
+        ranks = _at_work(scene, command, size)
         if not ranks:
             return False
-        rank = 0 if scene.rng.random() < 0.25 else 1 + int(scene.rng.integers(2))
+        rank = 0 if scene.rng.random() < 0.25 else 1 + int(scene.rng.integers(size - 1))
         send_signal(ranks[rank], signal.SIGKILL)
         scene.inject(f"kill -9 of rank {rank} after {command.made()} samples, the others kept")
         said = command.end()
@@ -94,11 +100,12 @@ def stopped_rank(scene: Scene) -> None:
 
     def stop() -> bool:
         scene.settings[:] = ["simulation.rank_timeout_s=5.0"]
-        command = run_ranks(scene, 3, item_s=3 * SLOW_S)
-        ranks = _at_work(scene, command, 3)
+        size = _size(scene)
+        command = run_ranks(scene, size, item_s=3 * SLOW_S)
+        ranks = _at_work(scene, command, size)
         if not ranks:
             return False
-        rank = 1 + int(scene.rng.integers(2))
+        rank = 1 + int(scene.rng.integers(size - 1))
         send_signal(ranks[rank], signal.SIGSTOP)
         scene.inject(f"SIGSTOP of rank {rank} after {command.made()} samples")
         check_said(command.end(), {0, 3}, f"rank {rank} gave no sign of life for")

@@ -313,6 +313,8 @@ def test_a_folder_that_cannot_be_written_ends_it_with_the_reason(config: Config)
     assert "rank 3: " in script.told[-1].text
     assert "train: shards cannot be written here" in script.told[-1].text
     assert not script.of(Failure, Made)
+    assert events(config)[-1]["event"] == "end"
+    assert "shards cannot be written" in str(events(config)[-1]["error"]), "it did not end without a word"
 
 
 def test_another_writer_of_the_same_rank_ends_it_with_the_reason(config: Config) -> None:

@@ -7,6 +7,7 @@ Beside the shards of the two parts, `shards/refused.json` lists the crystals tha
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,6 +29,7 @@ from stemdl.errors import UserError
 from stemdl.launch import allowed_cores
 from stemdl.progress import Progress
 from stemdl.shards import ShardWriter, drop_lost, ranks_left_behind
+from stemdl.shards.burst_buffer import find_burst_buffer
 from stemdl.time_limit import TimeLimit
 
 __all__ = ["SimulationError", "SimulationFault", "SimulationSummary", "shard_folder", "simulate", "worker_count"]
@@ -80,11 +82,13 @@ def simulate(
     An item that cannot be made is counted, named and put on record; where that follows from configuration and number
     alone, it is not tried again.
 
-    Raises CrystalSelectionError where the crystals cannot make two sets, SimulationError where makers cannot write, all
-    of them died, or all items of a part failed, ShardError where a manifest is damaged; what is sealed stays, and the
-    next call goes on.
+    Raises BurstBufferError where this node has none, CrystalSelectionError where the crystals cannot make two sets,
+    SimulationError where makers cannot write, all of them died, or all items of a part failed, ShardError where a
+    manifest is damaged; what is sealed stays, and the next call goes on.
     """
     started = time.monotonic()
+    if config.burst_buffer.use:
+        find_burst_buffer(config.burst_buffer, os.environ)  # here at least; every other node looks for its own
     both, refused = parts(config)
     digest = stage_hash(config, "simulate")
     folder = config.run.folder / "shards"
@@ -203,12 +207,11 @@ def _make(
     outcome = crew.work(config, digest, len(tasks), drive)
     progress.finish()
     _sum_up(config, crew.size, coordinator, outcome, progress)
-    for broken in coordinator.broken:
-        raise (
-            SimulationFault(broken.text)
-            if broken.is_ours
-            else SimulationError(f"{broken.text}; sealed shards are kept, run the same command again")
-        )
+    if coordinator.broken:
+        first = coordinator.broken[0]
+        if first.is_ours:
+            raise SimulationFault(first.text)
+        raise SimulationError(f"{first.text}; when that is mended, run the same command again")
     return outcome
 
 

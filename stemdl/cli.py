@@ -143,7 +143,7 @@ def _add_stages(verbs: Verbs[argparse.ArgumentParser]) -> None:
             verb.add_argument(
                 "--time-limit",
                 metavar="TIME",
-                help="stop in good order before that: 45m, 2h, HH:MM:SS (default: what the scheduler says)",
+                help="stop in good order before that: 90s, 45m, 2h, HH:MM:SS, D-HH:MM:SS (default: the scheduler's)",
             )
         function = "simulate" if name == "simulate" else "run_stages"
         verb.set_defaults(module=_RUN, function=function, stages=None if name == "run" else (name,))

@@ -68,7 +68,7 @@ def verify_shards(arguments: argparse.Namespace) -> int:
         shards = sum(report.shards for report in reports)
         fields = sum(len(shard.items) for report in reports for shard in report.damaged)
         listed = "\n  ".join(problems)
-        raise ShardError(f"{len(problems)} problems in {shards} shards, {fields} fields damaged:\n  {listed}")
+        raise ShardError(f"problems: {len(problems)}, shards: {shards}, fields damaged: {fields}\n  {listed}")
     return 0
 
 
@@ -159,7 +159,7 @@ def _folders_of_shards(top: Path) -> list[Path]:
 
 def _existing(top: Path) -> Path:
     if not top.is_dir():
-        raise UserError(f"{top}: no such folder")
+        raise UserError(f"{top}: {'a file, no folder' if top.exists() else 'no such folder'}")
     return top
 
 

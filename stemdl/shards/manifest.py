@@ -76,6 +76,8 @@ def scan_manifest(folder: Path) -> ManifestScan:
     path = folder / MANIFEST_NAME
     try:
         content = path.read_bytes()
+    except NotADirectoryError as error:
+        raise ShardError(f"{folder}: a file, where a folder of shards is needed") from error
     except FileNotFoundError:
         return ManifestScan([], [], [], 0)
     *lines, tail = content.split(b"\n")

@@ -86,6 +86,8 @@ def merge_folders(
     OSError
         The destination cannot be written.
     """
+    if destination.exists() and not destination.is_dir():
+        raise ShardError(f"{destination}: a file, where shards are to be merged into a folder")
     plan = [(source, scan_manifest(source)) for source in sources]
     config_hash, layout = check_alike(destination, [(source, scan.entries) for source, scan in plan])
     report = MergeReport(destination)

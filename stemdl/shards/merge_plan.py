@@ -21,7 +21,7 @@ def pair_folders(destination: Path, sources: Sequence[Path]) -> list[tuple[Path,
     pairs: dict[Path, list[Path]] = {}
     for source in sources:
         if not source.is_dir():
-            raise ShardError(f"{source}: no such folder")
+            raise ShardError(f"{source}: {'a file, no folder' if source.exists() else 'no such folder'}")
         own = [source] if (source / MANIFEST_NAME).is_file() else []
         below = sorted(folder for folder in source.iterdir() if (folder / MANIFEST_NAME).is_file())
         if not own and not below:

@@ -168,3 +168,9 @@ def test_without_locks_lines_are_added_but_never_cut(
     with pytest.raises(ShardError, match="delete that line"):
         append_entry(tmp_path, _entry(2))
     assert (tmp_path / MANIFEST_NAME).read_bytes() == before
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "shards").write_text("no folder")
+    with pytest.raises(ShardError, match="shards: a file, where a folder of shards is needed"):
+        read_manifest(tmp_path / "shards")

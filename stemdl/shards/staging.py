@@ -112,7 +112,6 @@ def stage(
     itself. Free space is checked first for all that the node gets. What is staged already is kept, if its length is
     right (verify="hash": if its sha256 is); what the source does not name any more is removed. A damaged shard of the
     source is named and left out, and the rest goes on: the summary is then not `complete`. May be killed at any moment.
-
     Call `staged_folder` after a barrier of the node's ranks.
 
     Raises
@@ -122,8 +121,8 @@ def stage(
     BurstBufferError
         Too little space is free; or the node's disk is full, read-only or failed: what is staged stays whole.
     """
-    began = time.monotonic()
-    place = place_for(source, node_folder, Ranks(rank, size, local_rank, local_size), mode, config_hash)
+    began, ranks = time.monotonic(), Ranks(rank, size, local_rank, local_size)
+    place = place_for(source, node_folder, ranks, mode, config_hash)
     summary = StageSummary(place.folder)
     try:
         place.folder.mkdir(parents=True, exist_ok=True)
@@ -136,14 +135,7 @@ def stage(
         free = free_space(node_folder)  # first: what others take from here on, they need no more
         needed_files = len(place.goal) - len(here) + LEAST_FREE_FILES
         require_space(node_folder, free, bytes_needed(place, elsewhere, mode), section, needed_files=needed_files)
-        progress.start("stage", len(place.mine), "shards")
-        for done, entry in enumerate(place.mine):
-            progress.advance(done)
-            if entry.file in here:
-                summary.kept.append(entry.file)
-            else:
-                _bring(entry, source, place, elsewhere, summary, progress)
-        progress.advance(len(place.mine))
+        _bring_all(source, place, here, elsewhere, summary, progress)
     except OSError as error:
         raise BurstBufferError(f"{place.folder}: staging stopped: {error}") from error
     finally:
@@ -181,6 +173,24 @@ def staged_folder(
     if rest:
         raise BurstBufferError(f"{place.folder}: holds shards that {source} does not name: {some_of(rest)}; {how}")
     return place.folder
+
+
+def _bring_all(
+    source: Path,
+    place: Place,
+    here: set[str],
+    elsewhere: dict[str, Path],
+    summary: StageSummary,
+    progress: Progress,
+) -> None:
+    progress.start("stage", len(place.mine), "shards")
+    for done, entry in enumerate(place.mine):
+        progress.advance(done)
+        if entry.file in here:
+            summary.kept.append(entry.file)
+        else:
+            _bring(entry, source, place, elsewhere, summary, progress)
+    progress.advance(len(place.mine))
 
 
 def _bring(

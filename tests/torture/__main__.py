@@ -74,7 +74,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="every kind once")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="the case of this fault alone")
     parser.add_argument("--kind", action="append", metavar="WORDS", help="kinds with these words in their name alone")
-    parser.add_argument("--jobs", type=int, default=2, help="cases at a time (default 2)")
+    parser.add_argument("--jobs", type=int, default=3, help="cases at a time (default 3)")
     parser.add_argument("--keep", action="store_true", help="keep every folder")
     parser.add_argument("--verbose", action="store_true", help="a line for every fault")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table for the documentation")

@@ -175,7 +175,7 @@ def signalled(scene: Scene) -> None:
             check_said(command.end(), {0})
             return False
         ranks = list(command.ranks().values())
-        targets = {"parent": [command.process.pid], "maker": ranks[:1], "all": [command.process.pid, *ranks]}[whom]
+        targets = {"parent": [command.process.pid], "maker": ranks[-1:], "all": [command.process.pid, *ranks]}[whom]
         for process in targets:
             send_signal(process, what)
         scene.inject(f"{name} after {command.made()} samples")

@@ -23,7 +23,7 @@ from stemdl.bench.child import Child, Order, Task, peak_bytes
 from stemdl.bench.figures import Accuracy, AllCores, SimulationBench, Spread
 from stemdl.bench.memory import bench_memory, format_memory_bench
 from stemdl.bench.prism import bench_prism, format_prism_bench
-from stemdl.bench.recipe import GRID_FACTORS, measure_accuracy, measure_all_cores
+from stemdl.bench.recipe import measure_accuracy, measure_all_cores
 from stemdl.bench.simulate import bench_simulate, format_bench
 from stemdl.bench.specimens import bench_specimens
 from stemdl.config import Config, load_config, save_config
@@ -160,12 +160,12 @@ def test_spread() -> None:
 
 
 def test_the_recipe_is_as_accurate_as_ours_on_a_finer_grid(tmp_path: Path, children: list[tuple[str, Task]]) -> None:
-    """The stand-in's errors are 0.1 for ours and 0.2 / factor² for the recipe, whose first factor above √2 is 1.5."""
+    """The stand-in's errors are 0.1 for ours and 0.2 / factor² for the recipe: equal at √2; 132 is no good size."""
     accuracy = measure_accuracy(Order("none", "recipe", 3), 96, 3, tmp_path)
     assert accuracy.reference_pixels == 4 * 96
     assert accuracy.torch == pytest.approx(0.1 * 15 / 16, rel=0.02)
-    assert accuracy.equal_at == 1.5
-    assert list(accuracy.recipe) == list(GRID_FACTORS)
+    assert accuracy.equal_at == 140 / 96
+    assert list(accuracy.recipe) == [size / 96 for size in (96, 108, 120, 140, 144, 168, 192)]
     assert all(task.few for _, task in children)
     assert measure_accuracy(Order("none", "recipe", 1), 256, 1, tmp_path).reference_pixels == 512
 

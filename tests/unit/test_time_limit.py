@@ -39,6 +39,10 @@ def test_the_limit_of_the_user_counts_from_the_start_of_the_process() -> None:
     assert short.left_s(100.0) == pytest.approx(18.0), "or a tenth of little time"
 
 
+IN_AN_HOUR = "in an hour"
+"""Filled in when the test runs: it may be long after it was collected."""
+
+
 def answers(**outputs: str) -> Callable[[list[str]], str | None]:
     """Programs by their name; others are not there."""
     return lambda command: outputs.get(command[0])
@@ -47,7 +51,7 @@ def answers(**outputs: str) -> Callable[[list[str]], str | None]:
 @pytest.mark.parametrize(
     ("environment", "outputs", "left_s", "source"),
     [
-        ({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(time.time()) + 3600)}, {}, 3600.0, "Slurm job 7"),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": IN_AN_HOUR}, {}, 3600.0, "Slurm job 7"),
         ({"SLURM_JOB_ID": "7"}, {"squeue": "1-02:03:04\n"}, 93784.0, "Slurm job 7"),
         ({"SLURM_JOB_ID": "7"}, {"squeue": "59:30\n"}, 3570.0, "Slurm job 7"),
         ({"SLURM_JOB_ID": "7"}, {"squeue": "45\n"}, 45.0, "Slurm job 7"),
@@ -65,6 +69,9 @@ def answers(**outputs: str) -> Callable[[list[str]], str | None]:
 def test_what_schedulers_say(
     environment: Mapping[str, str], outputs: dict[str, str], left_s: float, source: str
 ) -> None:
+    environment = {
+        name: str(int(time.time()) + 3600) if value == IN_AN_HOUR else value for name, value in environment.items()
+    }
     limit = find_time_limit(None, environment, started=0.0, run=answers(**outputs))
     assert limit is not None
     assert limit.source == source

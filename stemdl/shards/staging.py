@@ -111,18 +111,15 @@ def stage(
     "whole": the node gets every shard, its ranks sharing the work. "strided": each rank gets every size-th shard, for
     itself. Free space is checked first for all that the node gets. What is staged already is kept, if its length is
     right (verify="hash": if its sha256 is); what the source does not name any more is removed. A damaged shard of the
-    source is named and left out, and the rest goes on: the summary is then not `complete`. May be killed at any moment.
-    Call `staged_folder` after a barrier of the node's ranks.
+    source is named and left out, and the rest goes on: the summary is then not `complete`. May be killed at any moment;
+    call `staged_folder` after a barrier of the node's ranks.
 
-    Raises
-    ------
-    ShardError
-        The source holds no shard, another configuration or a damaged manifest; or another process stages as this rank.
-    BurstBufferError
-        Too little space is free; or the node's disk is full, read-only or failed: what is staged stays whole.
+    Raises ShardError where the source holds no shard, another configuration or a damaged manifest, or another process
+    stages as this rank; BurstBufferError where too little space is free, or the node's disk is full, read-only or
+    failed: what is staged stays whole.
     """
-    began, ranks = time.monotonic(), Ranks(rank, size, local_rank, local_size)
-    place = place_for(source, node_folder, ranks, mode, config_hash)
+    began = time.monotonic()
+    place = place_for(source, node_folder, Ranks(rank, size, local_rank, local_size), mode, config_hash)
     summary = StageSummary(place.folder)
     try:
         place.folder.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from stemdl.atomic_files import fsync_folder, replace_atomically
 from stemdl.shards.locks import lock_descriptor
-from stemdl.shards.schema import MANIFEST_NAME, ShardError, parse_shard_name
+from stemdl.shards.schema import MANIFEST_NAME, SCHEMA_VERSION, ShardError, parse_shard_name
 
 _log = logging.getLogger(__name__)
 
@@ -287,7 +287,6 @@ def _parse_line(line: bytes, where: str) -> ManifestEntry:
         text, _, check = line.rpartition(b',"crc32":')
         if check != b'"%08x"}' % zlib.crc32(text + b"}"):
             raise ShardError(f"{where}: damaged, its checksum is not that of the line")
-    # Keys beyond these are left alone: a later schema may have more, and is refused by its number where it is read.
     entry = ManifestEntry(
         file=_take(record, "file", str, where),
         sha256=_take(record, "sha256", str, where),
@@ -297,6 +296,11 @@ def _parse_line(line: bytes, where: str) -> ManifestEntry:
         config_hash=_take(record, "config_hash", str, where),
         schema=_take(record, "schema", int, where),
     )
+    # A later schema may have more keys, and is refused by its number where it is read. Here one more is a damaged one:
+    # that of the checksum itself, for instance.
+    unknown = sorted(record.keys() - {field.name for field in dataclasses.fields(ManifestEntry)} - {"crc32"})
+    if unknown and entry.schema == SCHEMA_VERSION:
+        raise ShardError(f"{where}: damaged, unknown key {unknown[0]!r}")
     if parse_shard_name(entry.file) is None:
         raise ShardError(
             f"{where}: file is {entry.file!r}; only a plain name shard-RRRRR-NNNNN.h5 in this folder is allowed"

@@ -174,3 +174,11 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "shards").write_text("no folder")
     with pytest.raises(ShardError, match="shards: a file, where a folder of shards is needed"):
         read_manifest(tmp_path / "shards")
+
+
+def test_a_flipped_bit_in_the_name_of_the_checksum_is_noticed(tmp_path: Path) -> None:
+    append_entry(tmp_path, ManifestEntry(shard_name(0, 0), "0" * 64, 10, 1, [3], "c" * 64, 1))
+    path = tmp_path / MANIFEST_NAME
+    path.write_bytes(path.read_bytes().replace(b'"crc32"', b'"csc32"'))
+    with pytest.raises(ShardError, match="line 1: damaged, unknown key 'csc32'"):
+        read_manifest(tmp_path)

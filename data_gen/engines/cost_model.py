@@ -19,9 +19,9 @@ from stemdl.errors import UserError
 
 _WAVE_S_PER_POINT, _WAVE_S_PER_POINT_AND_PIXEL = 3.2e-9, 2.5e-12
 """One wave through one slice, per point of the grid; larger grids leave the cache."""
-_PROBE_S_PER_POINT = 4e-9
+_PROBE_S_PER_POINT = 6e-9
 """Start of a wave, intensity and detector, per point of the grid."""
-_BEAM_S_PER_POINT = 7e-9
+_BEAM_S_PER_POINT = 9e-9
 """The same for a plane wave of PRISM, whose exit wave is kept."""
 _SUM_S, _WINDOW_SUM_S = 0.115e-9, 0.16e-9
 """One complex multiplication and addition of PRISM's matrix product: exact, and in windows (interpolated)."""

@@ -67,6 +67,19 @@ class BandLimitedMultislice:
         """
         return np.asarray(waves.numpy() * self._ramp)
 
+    def shifted(self, spectrum: Complex, shifts_y: Complex, shifts_x: Complex) -> Complex:
+        """(p, n, n) waves as `centred` gives them, from a spectrum (n, n) within the band, FFT order, times
+        shifts_y[p, ky] shifts_x[p, kx]."""
+        band = spectrum.T[self._columns] / np.float32(self.pixels**2)
+        waves = np.empty((len(shifts_y), self.pixels, self.pixels), np.complex64)
+        for wave, shift_y, shift_x in zip(waves, shifts_y, shifts_x[:, self._columns], strict=True):
+            np.multiply(band, shift_x[:, None], out=self._band)
+            np.multiply(self._band, shift_y, out=self._band)
+            self._columns_back()
+            self._rows_back[0]()
+            wave[...] = self._waves[0]
+        return waves
+
     def transforms_alone(self, slices: int, waves: int) -> None:
         """The Fourier transforms of `exit_bands` and nothing else, to see what share of its time they take."""
         for _ in range(waves):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib.metadata import version
 
 import torch
@@ -11,17 +11,12 @@ import torch
 from data_gen.engines import fftw_plans
 from data_gen.engines.base import ImagingSetup
 from data_gen.engines.cost_model import chosen_algorithm
-from data_gen.engines.fftw import Complex
 from data_gen.engines.prism import prism_patterns
-from data_gen.engines.propagation import FftwPropagation, Propagation, TorchPropagation, multislice_of
+from data_gen.engines.propagation import FftwPropagation, Propagation, TorchPropagation
 from data_gen.potential import potential_slices
 from data_gen.specimen import Specimen
 from stemdl import __version__
 from stemdl.physics.detector import to_detector
-from stemdl.physics.probe import probes
-
-_KEPT_PROBES_BYTES = 32 * 2**20
-"""Probes of a whole scan are kept from specimen to specimen up to this size, and made again chunk by chunk above."""
 
 
 class TorchEngine:
@@ -70,28 +65,7 @@ class TorchEngine:
             exact = setup if setup.algorithm == "prism" else replace(setup, prism_interpolation=1)
             return prism_patterns(propagation, exact)
         recorded = []
-        for start in range(0, setup.probes, setup.probe_chunk):
-            if isinstance(propagation, FftwPropagation):
-                intensity = propagation.intensities_of_centred(_centred_probes(setup, start))
-            else:
-                intensity = propagation.intensities(_probes(setup, start))
+        for positions in torch.split(setup.positions(), setup.probe_chunk):
+            intensity = propagation.probe_intensities(positions)
             recorded.append(to_detector(intensity, setup.detector_pixels, setup.detector_binning).cpu())
         return torch.cat(recorded).reshape(*setup.scan_shape, *setup.detector_pixels)
-
-
-def _probes(setup: ImagingSetup, start: int) -> torch.Tensor:
-    """(p, n, n) complex64 probe waves of one chunk of positions."""
-    return probes(setup.optics, setup.grid, setup.positions()[start : start + setup.probe_chunk])
-
-
-@lru_cache(maxsize=1)
-def _kept_probes(setup: ImagingSetup) -> list[Complex]:
-    multislice = multislice_of(setup.grid.pixels)
-    return [multislice.centred(_probes(setup, start)) for start in range(0, setup.probes, setup.probe_chunk)]
-
-
-def _centred_probes(setup: ImagingSetup, start: int) -> Complex:
-    """One chunk of probe waves as FFTW's multislice takes them: the same for every specimen of a setup."""
-    if setup.probes * setup.grid.pixels**2 * 8 > _KEPT_PROBES_BYTES:
-        return multislice_of(setup.grid.pixels).centred(_probes(setup, start))
-    return _kept_probes(setup)[start // setup.probe_chunk]

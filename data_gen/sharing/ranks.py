@@ -65,8 +65,6 @@ class Team:
                 f"{announced.launcher} started {announced.size} ranks, but mpi4py cannot be used ({error}); "
                 "install it: pip install 'stemdl[mpi]', or build mpi4py with the MPI of this site"
             ) from error
-        # So MPICH's mpirun -disable-auto-cleanup tells the ranks that one has died; by default it would end them.
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         self._mpi: Any = MPI
         self._comm: Any = MPI.COMM_WORLD.Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)

@@ -57,6 +57,16 @@ def probe_spectrum(optics: Optics, grid: Grid) -> torch.Tensor:
     return spectrum / spectrum.abs().square().sum().sqrt()
 
 
+def position_shifts(grid: Grid, positions_angstrom: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Phase factors (p, ky) and (p, kx), complex128, FFT order, whose product moves a spectrum to positions (p, 2),
+    (y, x) in Å."""
+    position = positions_angstrom.to(torch.float64)
+    k = grid.frequencies()
+    unit = torch.ones((), dtype=torch.float64)
+    along_y, along_x = (torch.polar(unit, -2 * math.pi * position[:, axis, None] * k) for axis in (0, 1))
+    return along_y, along_x
+
+
 def probes(optics: Optics, grid: Grid, positions_angstrom: torch.Tensor) -> torch.Tensor:
     """Probe waves at scan positions.
 
@@ -64,11 +74,7 @@ def probes(optics: Optics, grid: Grid, positions_angstrom: torch.Tensor) -> torc
     of each has Σ|Ψ|² = 1.
     """
     spectrum = probe_spectrum(optics, grid)
-    k = grid.frequencies()
-    position = positions_angstrom.to(torch.float64)
-    unit = torch.ones((), dtype=torch.float64)
-    shift_y = torch.polar(unit, -2 * math.pi * position[:, :1] * k)  # (p, n)
-    shift_x = torch.polar(unit, -2 * math.pi * position[:, 1:] * k)
+    shift_y, shift_x = position_shifts(grid, positions_angstrom)
     shifted = (spectrum * shift_y[:, :, None] * shift_x[:, None, :]).to(torch.complex64)
     waves: torch.Tensor = torch.fft.ifft2(shifted)
     return waves

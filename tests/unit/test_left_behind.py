@@ -45,6 +45,8 @@ def test_its_shards_of_both_parts_are_found_and_those_of_no_other(config: Config
 def test_a_shard_that_a_dead_maker_could_not_enter_any_more_is_entered(config: Config) -> None:
     assert found(config, 5, is_dead=True) == [("train", item) for item in (4, 5, 6, 7)]
     assert read_manifest(train(config))[-1].file == "shard-00005-00000.h5"
+    (train(config) / ".lock-00002").touch()
+    assert found(config, 2, is_dead=True) == []
     assert not [path.name for path in train(config).iterdir() if path.name.startswith(".")]
 
 

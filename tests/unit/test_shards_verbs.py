@@ -93,7 +93,7 @@ def test_verify_names_every_problem_of_every_folder(
     (run_folder / "train" / ".tmp-00003-00000-host-1.h5").write_bytes(b"half")
     assert shards("verify", run_folder, "--json", target) == 2
     captured = capsys.readouterr()
-    assert "2 problems in 5 shards, 4 fields damaged" in captured.err
+    assert "problems: 2, shards: 5, fields damaged: 4" in captured.err
     assert f"{path_of(run_folder / 'train', 1)}: sha256 differs" in captured.err
     assert "2 fields (items 6, 8)" in captured.err
     assert f"{path_of(run_folder / 'held_out')}: " in captured.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from stemdl.config.base import FilePath, Section
+from stemdl.config.comm import Comm
 from stemdl.config.instrument import Detector, Microscope, Scan
 from stemdl.config.network import Network, Reconstruct, Report, Train
 from stemdl.config.simulation import Crystals, HeldOut, Simulation, SpecimenSection, Target
@@ -48,6 +49,8 @@ class Config(Section):
     """The network."""
     train: Train
     """Its optimisation."""
+    comm: Comm = Comm()
+    """Its gradients between ranks."""
     reconstruct: Reconstruct = Reconstruct()
     """Its application."""
     burst_buffer: BurstBuffer = BurstBuffer()

@@ -27,6 +27,7 @@ from stemdl.cli_arguments import numbers as _numbers
 from stemdl.cli_arguments import positive as _positive
 from stemdl.cli_arguments import takes_config as _takes_config
 from stemdl.cli_arguments import verb as _verb
+from stemdl.cli_arguments import words as _words
 from stemdl.cli_arguments import writes_json as _writes_json
 from stemdl.cli_data_verbs import add_cbed, add_shards
 from stemdl.errors import UserError
@@ -235,6 +236,44 @@ def _add_bench(verbs: Verbs[argparse.ArgumentParser]) -> None:
     verb.add_argument("--repeats", type=_positive, default=3, metavar="N", help="runs of each, in turn (default 3)")
     _writes_json(verb)
     verb.set_defaults(module=_SHOW, function="bench_ranks")
+    _add_bench_comm(bench_verbs)
+
+
+def _add_bench_comm(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    verb = _verb(
+        verbs,
+        "comm",
+        "training steps with each way to exchange gradients; control bytes; the model up to 27,600 ranks",
+        "bench comm configs/quickstart.yaml --ranks 2,4 --json comm.json",
+    )
+    _takes_config(verb)
+    verb.add_argument(
+        "--parts",
+        type=_words("steps", "counts", "model"),
+        default=("steps", "counts", "model"),
+        metavar="P,P",
+        help="what to do, of steps, counts, model (default: all)",
+    )
+    verb.add_argument("--ranks", type=_counts, default=(2, 4), metavar="N,N", help="for the steps (default 2,4)")
+    verb.add_argument(
+        "--workloads",
+        type=_words("synthetic", "network"),
+        default=("synthetic", "network"),
+        metavar="W,W",
+        help="synthetic (144 gradients of 67 MiB), network (the configured one on random fields); default both",
+    )
+    verb.add_argument("--steps", type=_positive, default=30, metavar="N", help="steps measured of each (default 30)")
+    verb.add_argument("--batch", type=_positive, default=4, metavar="N", help="fields of a rank (default 4)")
+    verb.add_argument(
+        "--count-ranks",
+        type=_counts,
+        default=(2, 4, 8, 16, 32, 64),
+        metavar="N,N",
+        help="ranks of an mpirun on this machine for the counts (default 2,4,8,16,32,64)",
+    )
+    verb.add_argument("--picture", type=Path, metavar="FILE", help="draw the model (.png)")
+    _writes_json(verb)
+    verb.set_defaults(module=_SHOW, function="bench_comm")
 
 
 def _our_fault(error: Exception, run_folder: Path | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +84,16 @@ def numbers(text: str) -> tuple[float, ...]:
     if not found or not all(0 < one < float("inf") for one in found):
         raise argparse.ArgumentTypeError(f"{text!r}: numbers above 0 are needed, separated by commas")
     return found
+
+
+def words(*allowed: str) -> Callable[[str], tuple[str, ...]]:
+    """Of a parser of some of these words, separated by commas."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        found = tuple(part.strip() for part in text.split(","))
+        wrong = [word for word in found if word not in allowed]
+        if wrong:
+            raise argparse.ArgumentTypeError(f"{wrong[0]!r}: allowed are {', '.join(allowed)}, separated by commas")
+        return found
+
+    return parse

@@ -44,6 +44,44 @@ def bench_ranks(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def bench_comm(arguments: argparse.Namespace) -> int:
+    """`stemdl bench comm FILE`."""
+    from stemdl.progress import choose_progress
+
+    config, progress = load(arguments), choose_progress(make_console())
+    record: dict[str, object] = {}
+    if "steps" in arguments.parts:
+        from stemdl.bench.comm import bench_comm as measure
+        from stemdl.bench.comm import format_comm_bench
+
+        steps = measure(
+            config,
+            ranks=arguments.ranks,
+            workloads=arguments.workloads,
+            steps=arguments.steps,
+            batch=arguments.batch,
+            progress=progress,
+        )
+        print(format_comm_bench(steps))
+        record |= steps.as_dict()
+    if "counts" in arguments.parts:
+        from stemdl.bench.comm_counts import count_control, format_counts
+
+        counted = count_control(arguments.count_ranks)
+        print(format_counts(counted))
+        record["control_counts"] = [one.as_dict() for one in counted]
+    if "model" in arguments.parts:
+        from stemdl.bench.comm_report import model_results, report_dict, report_text, save_model_picture
+
+        results = model_results()
+        print(report_text(results))
+        record["model"] = report_dict(results)
+        if arguments.picture is not None:
+            save_model_picture(arguments.picture, results)
+    _write_json(arguments.json, record)
+    return 0
+
+
 def bench_simulate(arguments: argparse.Namespace) -> int:
     """`stemdl bench simulate FILE`."""
     from stemdl.bench.simulate import bench_simulate as measure

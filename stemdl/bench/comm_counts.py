@@ -24,8 +24,8 @@ from stemdl.errors import UserError
 from stemdl.launch import ONE_THREAD
 
 RUN_TIMEOUT_S = 300.0
-_PLAN_AFTER, _CHECK_EVERY = 2, 10_000
-_WARM_UP_STEPS = 6
+PLAN_AFTER_STEPS, CHECK_EVERY_STEPS = 2, 10_000
+WARM_UP_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,25 @@ class Counted:
     bytes_per_step: float
     microseconds_per_step: float
     """Wall time; with more ranks than cores it says little."""
+
+    def as_dict(self) -> dict[str, object]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def format_counts(counted: Sequence[Counted]) -> str:
+    """A table for people."""
+    lines = [
+        "",
+        f"control plane alone, at rank 0, per step in the steady state ({counted[0].tensors} gradients)",
+        f"{'mode':<14}{'items':>7}{'ranks':>7}{'bytes':>12}{'messages':>10}{'cycles':>8}",
+    ]
+    for one in sorted(counted, key=lambda one: (one.mode, -one.items, one.ranks)):
+        lines.append(
+            f"{one.mode:<14}{one.items:>7}{one.ranks:>7}{one.bytes_per_step:>12.0f}{one.messages_per_step:>10.1f}"
+            f"{one.cycles_per_step:>8.1f}"
+        )
+    return "\n".join(lines)
 
 
 def items_of(tensors: int, groups: int) -> list[Item]:
@@ -62,13 +81,13 @@ def count_steps(mode: str, control: CountedControl, counters: Counters, items: S
 
     negotiator: Negotiator
     if mode == "planned":
-        negotiator = Planned(control, after_steps=_PLAN_AFTER, check_steps=_CHECK_EVERY)
+        negotiator = Planned(control, after_steps=PLAN_AFTER_STEPS, check_steps=CHECK_EVERY_STEPS)
     else:
         negotiator = Coordinator(control) if mode == "coordinator" else Cached(control)
     rng = random.Random(control.rank)
     before, started = Counters(), 0.0
-    for step in range(_WARM_UP_STEPS + steps):
-        if step == _WARM_UP_STEPS:
+    for step in range(WARM_UP_STEPS + steps):
+        if step == WARM_UP_STEPS:
             before, started = Counters(**asdict(counters)), time.perf_counter()
         counters.cycles += one_step(negotiator, items, rng)
     seconds = time.perf_counter() - started

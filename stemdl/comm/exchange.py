@@ -183,6 +183,8 @@ class GroupedExchange:
                 f"{slot.name}: a second gradient in one step; finish() comes after every backward pass, or put all "
                 "passes but the last under no_sync()"
             )
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise CommError(f"{slot.name}: a sparse gradient; allowed: dense ones (nn.Embedding: sparse=False)")
         slot.arrived = True
         if self._arrivals is not None:
             self._arrivals.append(slot.name)

@@ -68,7 +68,7 @@ class Notes:
     def where(self) -> str:
         """What this rank is at, for a verdict that says nothing of a group."""
         if not self._waits:
-            return f" (this rank is in step {self._step})"
+            return ""
         step, group = next(iter(self._waits))
         return f" (this rank waits for {group} of step {step})"
 

@@ -48,7 +48,7 @@ def results(folder: Path) -> dict[str, Any]:
     return {**found, "metrics.json": json.dumps(metrics)}
 
 
-def check_complete(process: Process, folder: Path) -> None:
+def check_complete(process: Process, folder: Path, *, was_killed: bool = False) -> None:
     assert process.end() == 0, process.log
     assert f"report: {folder / 'report' / 'index.html'}" in process.log
     page = (folder / "report" / "index.html").read_text()
@@ -63,7 +63,8 @@ def check_complete(process: Process, folder: Path) -> None:
     for figures in metrics["baselines"].values():
         assert np.isfinite([figures["pearson_r"]["median"], figures["nrmse"]["median"]]).all()
     assert list(metrics["seconds"]) == list(STAGES)
-    assert all(seconds > 0 for seconds in metrics["seconds"].values())
+    # A run that is killed between a stage's result and its record does not know how long the stage took.
+    assert all(seconds > 0 or (was_killed and seconds == 0) for seconds in metrics["seconds"].values())
 
 
 def killed_in_every_stage(folder: Path) -> Process:
@@ -100,7 +101,7 @@ def test_a_run_ends_in_the_same_bits_however_often_it_is_killed(tmp_path: Path) 
     expected = results(quiet)
 
     again = smoke(quiet)
-    check_complete(last, disturbed)
+    check_complete(last, disturbed, was_killed=True)
     assert "simulate     12 + 3 fields                                complete, skipped" in last.log
     found = results(disturbed)
     assert found.keys() == expected.keys()

@@ -65,10 +65,12 @@ def bench_comm(arguments: argparse.Namespace) -> int:
         print(format_comm_bench(steps))
         record |= steps.as_dict()
     if "counts" in arguments.parts:
+        from stemdl.bench.comm_control_counts import compare_counts, format_comparison
         from stemdl.bench.comm_counts import count_control, format_counts
 
         counted = count_control(arguments.count_ranks)
         print(format_counts(counted))
+        print(format_comparison(compare_counts(counted)))
         record["control_counts"] = [one.as_dict() for one in counted]
     if "model" in arguments.parts:
         from stemdl.bench.comm_report import model_results, report_dict, report_text, save_model_picture

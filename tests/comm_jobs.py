@@ -50,6 +50,7 @@ class Ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.popen.pid, signal.SIGKILL)
             process.popen.wait(10.0)
+            process.close()
 
     @property
     def log(self) -> str:

@@ -165,9 +165,7 @@ class Job(Process):
     ) -> None:
         self.kill_all()
         self.popen.wait(10.0)
-        self._reader.join(10.0)
-        if self.popen.stdout is not None:
-            self.popen.stdout.close()
+        self.close()
 
 
 def write_driver(folder: Path, act: str = "", header: str = "") -> Path:

@@ -255,6 +255,12 @@ class Process:
         """kill -9 of the process, not of its children."""
         self.popen.kill()
 
+    def close(self) -> None:
+        """Let go of the output of a process that has ended."""
+        self._reader.join(10.0)
+        if self.popen.stdout is not None:
+            self.popen.stdout.close()
+
     def end(self) -> int:
         """Wait for the end of the process and of all who hold its output; returns the exit code."""
         try:

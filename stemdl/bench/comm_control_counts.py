@@ -174,6 +174,18 @@ def compare_counts(runs: Sequence[Counted]) -> list[Compared]:
     ]
 
 
+def format_comparison(compared: Sequence[Compared]) -> str:
+    """One line: whether the model counts what the program has counted, and where not."""
+    wrong = [one for one in compared if one.counted != one.predicted]
+    if not wrong:
+        return f"the model's messages and bytes agree exactly in all {len(compared)} cases"
+    return "\n".join(
+        f"the model differs: {one.mode}, {one.ranks} ranks, {one.items} items: counted {one.counted}, "
+        f"predicted {one.predicted}"
+        for one in wrong
+    )
+
+
 def _predicted(run: Counted) -> ControlCounts:
     assert run.mode in ("coordinator", "cached", "planned")
     mode: Negotiation = run.mode  # type: ignore[assignment]

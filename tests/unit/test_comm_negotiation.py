@@ -151,6 +151,17 @@ def test_a_changed_group_is_erased_everywhere_and_learnt_again(mode: str) -> Non
     assert on_ranks(3, work) == [sorted(one.name for one in after)] * 3
 
 
+def test_groups_cut_anew_on_all_ranks_take_the_place_of_the_old() -> None:
+    before, after = [item(0), item(1)], [item(0)._replace(name="group A"), item(1)._replace(name="group B")]
+
+    def work(control: CountedControl, _: Counters) -> tuple[list[str], int]:
+        negotiator = Cached(control)
+        negotiator.cycle(before)
+        return negotiator.cycle(after), negotiator.known
+
+    assert on_ranks(3, work) == [(["group A", "group B"], 2)] * 3
+
+
 @pytest.mark.parametrize("mode", MAKERS)
 @pytest.mark.parametrize("learnt", [False, True])
 def test_a_group_that_differs_ends_the_job_on_all_ranks_with_rank_group_and_gradient(mode: str, learnt: bool) -> None:
@@ -168,6 +179,25 @@ def test_a_group_that_differs_ends_the_job_on_all_ranks_with_rank_group_and_grad
         assert isinstance(error, CommError)
         assert "group 1 differs" in str(error)
         assert "rank 2 has layer1.weight float64 4x3" in str(error)
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+@pytest.mark.parametrize("mode", MAKERS)
+def test_a_gradient_in_two_groups_ends_the_job_instead_of_waiting_for_ever(mode: str, learnt: bool) -> None:
+    """Ranks whose parameters differ in size cut them into another number of groups, of other names."""
+
+    def work(control: CountedControl, _: Counters) -> None:
+        negotiator = MAKERS[mode](control)
+        if learnt:
+            negotiator.cycle([item(1)._replace(name="group 1 of 3")])
+        mine = item(1)._replace(name="group 1 of 4") if control.rank == 2 else item(1)._replace(name="group 1 of 3")
+        for _cycle in range(4):
+            negotiator.cycle([mine])
+
+    for error in on_ranks(3, work):
+        assert isinstance(error, CommError)
+        assert "group 1 of 4 differs: rank 2 has layer1.weight float32 4x3 in it" in str(error)
+        assert "rank 0 has layer1.weight float32 4x3 in group 1 of 3" in str(error)
 
 
 @pytest.mark.parametrize("mode", MAKERS)

@@ -35,6 +35,8 @@ class Cached:
         self._slow = Coordinator(control)
         self._items: list[Item] = []
         self._bits: dict[str, int] = {}
+        self._owner: dict[str, str] = {}
+        """The group of each known gradient."""
 
     @property
     def slow_cycles(self) -> int:
@@ -58,6 +60,7 @@ class Cached:
             bit = self._bits.get(item.name)
             if bit is None:
                 misses = True
+                invalid += self._sharing(item)
             elif self._items[bit] == item:
                 hits.append(bit)
             else:
@@ -72,6 +75,12 @@ class Cached:
         if status[_UNCACHED]:
             common += self._learn([item for item in waiting if item.name not in self._bits], waiting)
         return common
+
+    def _sharing(self, item: Item) -> set[int]:
+        """Bits of groups that hold a gradient of an unknown one: gradients have been grouped anew, or this rank's have
+        and others' not, which rank 0 will see once all of them are unknown."""
+        owners = {self._owner[tensor.name] for tensor in item.tensors if tensor.name in self._owner}
+        return {self._bits[name] for name in owners}
 
     def _agree(self, hits: Sequence[int], raised: dict[int, bool]) -> tuple[list[bool], list[str]]:
         """The AND: which states anybody has raised, and the groups ready on all ranks, in order of their bits."""
@@ -88,6 +97,7 @@ class Cached:
         erased = {item.name for item, is_gone in zip(self._items, gone, strict=True) if is_gone}
         self._items = [item for item in self._items if item.name not in erased]
         self._bits = {item.name: bit for bit, item in enumerate(self._items)}
+        self._owner = {tensor.name: item.name for item in self._items for tensor in item.tensors}
         return erased
 
     def _learn(self, misses: Sequence[Item], waiting: Sequence[Item]) -> list[str]:
@@ -97,6 +107,7 @@ class Cached:
         for name in names:
             self._bits[name] = len(self._items)
             self._items.append(mine[name])
+            self._owner.update({tensor.name: name for tensor in mine[name].tensors})
         return names
 
     def step_done(self) -> None:
@@ -109,6 +120,7 @@ class Cached:
         """Empty the cache."""
         self._items.clear()
         self._bits.clear()
+        self._owner.clear()
         self._slow.reset()
 
 

@@ -33,16 +33,31 @@ class RankZero:
                 if rank in ranks:
                     return Answer(error=f"rank {rank} announced {item.name} twice in one step")
                 ranks[rank] = item
+        if error := self._difference():
+            return Answer(error=error)
         for name, ranks in list(self._announced.items()):
-            first_rank, first = next(iter(ranks.items()))
-            for rank, item in ranks.items():
-                if item != first:
-                    difference = item.difference(first)
-                    return Answer(error=f"{name} differs: rank {rank} has {difference} (rank {first_rank})")
             if len(ranks) == self._size:
                 ready.append(name)
                 del self._announced[name]
         return Answer(tuple(ready))
+
+    def _difference(self) -> str:
+        """Groups of one name that differ, or of different names that share a gradient: they would wait for ever."""
+        owners: dict[str, tuple[int, Item]] = {}
+        for name, ranks in self._announced.items():
+            first_rank, first = next(iter(ranks.items()))
+            for rank, item in ranks.items():
+                if item != first:
+                    return f"{name} differs: rank {rank} has {item.difference(first)} (rank {first_rank})"
+            for tensor in first.tensors:
+                owner_rank, owner = owners.setdefault(tensor.name, (first_rank, first))
+                if owner is not first:
+                    there = next(one for one in owner.tensors if one.name == tensor.name)
+                    return (
+                        f"{name} differs: rank {first_rank} has {tensor} in it, rank {owner_rank} has {there} in "
+                        f"{owner.name}"
+                    )
+        return ""
 
 
 class Coordinator:

@@ -75,7 +75,7 @@ def _guarded(parsed: argparse.Namespace) -> int:
         return EXIT_NO_READER
     except UserError as error:
         print(f"stemdl: {error}", file=sys.stderr)
-        return EXIT_USER
+        return error.exit_code
     except OSError as error:
         if error.errno not in _MACHINE_SAYS_NO:
             return _our_fault(error, getattr(parsed, "run_folder", None))

@@ -6,5 +6,7 @@ from __future__ import annotations
 class UserError(Exception):
     """Something the user gave is wrong: the message says what was found, what is allowed, which key or file.
 
-    The command line prints the message alone, without a traceback, and ends with exit code 2.
+    The command line prints the message alone, without a traceback, and ends with `exit_code`.
     """
+
+    exit_code = 2

@@ -10,3 +10,5 @@ EXIT_COMM = 76
 
 class CommError(UserError):
     """Ranks were lost, late, or do not agree: names them, and the group they were at."""
+
+    exit_code = EXIT_COMM

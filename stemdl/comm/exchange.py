@@ -142,8 +142,7 @@ class GroupedExchange:
         self._negotiator.unsettle()
         self._signature = self._signature_now()
         gradients = [Gradient(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        if not gradients:
-            raise CommError("the model has no parameter that is trained")
+        _refuse(gradients)
         order = expected_order(gradients)
         if self._order is not None:
             place = {name: number for number, name in enumerate(self._order)}
@@ -261,3 +260,15 @@ class NoExchange:
 
     def close(self) -> None:
         """See `GradientReducer`."""
+
+
+def _refuse(gradients: Sequence[Gradient]) -> None:
+    """Raise CommError for what cannot be added up."""
+    if not gradients:
+        raise CommError("the model has no parameter that is trained")
+    for gradient in gradients:
+        if not gradient.parameter.is_floating_point():
+            raise CommError(
+                f"{gradient.name}: a parameter of dtype {gradient.key.dtype}; allowed: floating point (for a "
+                "complex one torch.view_as_real)"
+            )

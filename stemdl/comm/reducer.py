@@ -70,8 +70,12 @@ class GradientReducer:
     ) -> None:
         if error is None:
             self.close()
-        elif not isinstance(error, CommError):
+        elif isinstance(error, CommError):
+            self.world.fail(str(error))
+        elif isinstance(error, Exception):
             self.world.fail(f"{type(error).__name__}: {error}")
+        else:  # sys.exit, Ctrl-C: this rank ends as it likes; others that wait for it are told
+            self.world.leave()
 
     @property
     def counters(self) -> Counters:

@@ -101,6 +101,11 @@ class World:
         if self.watch is not None:
             self.watch.fail(reason)
 
+    def leave(self) -> None:
+        """This rank ends, with an exit code of its own, whether others do or not."""
+        if self.watch is not None:
+            self.watch.close()
+
     def close(self) -> None:
         """The orderly end, on all ranks."""
         if self.timeline is not None and self.trace_file is not None:

@@ -54,7 +54,8 @@ class Cached:
 
     def cycle(self, waiting: Sequence[Item], *, leaving: bool = False) -> list[str]:
         """See `Negotiator`."""
-        hits, invalid = [], []
+        hits: list[int] = []
+        invalid: list[int] = []
         misses = False
         for item in waiting:
             bit = self._bits.get(item.name)

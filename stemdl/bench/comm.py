@@ -64,15 +64,17 @@ def bench_comm(
     modes = {name: {**shared, **settings} for name, settings in MODES.items()}
     runs: list[dict[str, Any]] = []
     progress.start("bench comm", len(ranks) * len(workloads), "runs")
-    with tempfile.TemporaryDirectory(prefix="stemdl-bench-comm-") as place:
-        file = Path(place) / "config.yaml"
-        save_config(config, file)
-        for workload in workloads:
-            for count in ranks:
-                order = Order(str(file), workload, modes, steps, batch)
-                runs.append({"workload": workload, **run_ranks("stemdl.bench.comm_child", order, count)})
-                progress.advance(len(runs))
-    progress.finish()
+    try:
+        with tempfile.TemporaryDirectory(prefix="stemdl-bench-comm-") as place:
+            file = Path(place) / "config.yaml"
+            save_config(config, file)
+            for workload in workloads:
+                for count in ranks:
+                    order = Order(str(file), workload, modes, steps, batch)
+                    runs.append({"workload": workload, **run_ranks("stemdl.bench.comm_child", order, count)})
+                    progress.advance(len(runs))
+    finally:
+        progress.finish()
     return CommBench(steps, tuple(runs))
 
 

@@ -1,4 +1,4 @@
-"""The background thread: what is ready is agreed on and reduced while the rest is on its way; errors reach both sides."""
+"""The background thread: what is ready is agreed on and reduced while the rest is on its way; errors are told."""
 
 from __future__ import annotations
 

@@ -27,12 +27,16 @@ class EpochPlan:
     loss_factors: tuple[float, ...]
 
 
-def plan_of(samples: Sequence[int], run: Callable[[Callable[[], list[bytes]]], list[bytes]], world: World) -> EpochPlan:
-    """See `GradientReducer.agree_batches`. Raises CommError for a number that is not positive."""
-    if any(count < 1 for count in samples):
-        raise CommError(f"samples per batch: found {min(samples)}, allowed 1 or more")
+Run = Callable[[Callable[[], list[bytes]], str], list[bytes]]
+
+
+def plan_of(samples: Sequence[int], run: Run, world: World) -> EpochPlan:
+    """See `GradientReducer.agree_batches`. Raises CommError for what is no whole number of 1 or more."""
+    for count in samples:
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise CommError(f"samples per batch: found {count!r}, allowed whole numbers of 1 or more")
     mine = np.array(samples, dtype="<i8").tobytes()
-    parts = run(lambda: world.control.allgather(mine))
+    parts = run(lambda: world.control.allgather(mine), "numbers of batches")
     return epoch_plan([np.frombuffer(part, dtype="<i8").tolist() for part in parts], world.rank)
 
 

@@ -36,7 +36,7 @@ class Slot:
         if gradient is None:
             self.view.zero_()
         elif gradient.data_ptr() != self.view.data_ptr() or gradient.shape != self.view.shape:
-            self.view.copy_(gradient)
+            self.view.copy_(gradient.detach())
             self.parameter.grad = self.view
 
 

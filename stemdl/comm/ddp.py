@@ -29,6 +29,7 @@ class DdpExchange:
     def __init__(self, model: nn.Module, config: Comm, world: World, *, unused_parameters: bool) -> None:
         if world.transport.name not in ("gloo", "nccl"):
             raise CommError(f"comm.negotiation: ddp needs transport gloo or nccl, found {world.transport.name}")
+        self._world = world
         devices = [world.device.index] if world.device.type == "cuda" else None
         self._ddp = DistributedDataParallel(model, device_ids=devices, find_unused_parameters=unused_parameters)
         if config.compression == "fp16":
@@ -53,9 +54,13 @@ class DdpExchange:
             "comm.negotiation: ddp, and a rank without a batch: give it any batch with its loss multiplied by 0"
         )
 
-    def run(self, call: Callable[[], _Result]) -> _Result:
+    def run(self, call: Callable[[], _Result], what: str) -> _Result:
         """See `Exchange`."""
-        return call()
+        with self._world.meeting(what):
+            return call()
+
+    def refresh(self) -> None:
+        """DDP is made for the parameters that it has found."""
 
     def close(self) -> None:
         """Nothing of ours is open."""
@@ -75,3 +80,6 @@ def _bf16_hook(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
 
     future: torch.futures.Future[torch.Tensor] = work.get_future().then(back)
     return future
+
+
+_bf16_hook.__annotations__.clear()  # DDP compares them with its own, and these are texts

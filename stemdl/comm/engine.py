@@ -52,8 +52,9 @@ class Engine:
         self._thread.start()
 
     def submit(self, group: FlatGroup) -> None:
-        """A group is ready on this rank. Does not wait."""
+        """A group is ready on this rank. Does not wait. Raises CommError after `close`."""
         with self._changed:
+            self._refuse_closed()
             self._submitted.append(group)
             self._since[group.item.name] = time.perf_counter()
             self._changed.notify_all()
@@ -61,6 +62,7 @@ class Engine:
     def finish_step(self) -> None:
         """Wait until all submitted groups are reduced, and end the step on this rank. Raises CommError."""
         with self._changed:
+            self._refuse_closed()
             self._step_ends = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._step_ends or self._error is not None)
@@ -71,6 +73,7 @@ class Engine:
         results: list[_Result] = []
         with self._changed:
             self._raise()
+            self._refuse_closed()
             self._calls.append(lambda: results.append(call()))
             self._changed.notify_all()
             self._changed.wait_for(lambda: bool(results) or self._error is not None)
@@ -84,6 +87,10 @@ class Engine:
             self._changed.notify_all()
         self._thread.join()
         self._raise()
+
+    def _refuse_closed(self) -> None:
+        if self._is_ending:
+            raise CommError("the reducer is closed: nothing can be reduced or agreed on after close()")
 
     def _raise(self) -> None:
         if self._error is not None:

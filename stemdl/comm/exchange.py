@@ -16,6 +16,7 @@ from stemdl.comm.errors import CommError
 from stemdl.comm.groups import Gradient, expected_order, grouped, item_of
 from stemdl.comm.items import Item
 from stemdl.comm.negotiation import Fixed, negotiator
+from stemdl.comm.start_state import broadcast
 from stemdl.comm.world import World
 from stemdl.config.comm import Comm
 
@@ -42,8 +43,12 @@ class Exchange(Protocol):
         """See `GradientReducer`."""
         ...
 
-    def run(self, call: Callable[[], _Result]) -> _Result:
-        """Make a call of the planes, on all ranks, between steps."""
+    def run(self, call: Callable[[], _Result], what: str) -> _Result:
+        """Make a call of the planes, on all ranks, between steps; `what` it is, for the watch."""
+        ...
+
+    def refresh(self) -> None:
+        """See `GradientReducer`."""
         ...
 
     def close(self) -> None:
@@ -75,7 +80,7 @@ class GroupedExchange:
             on_error=self._failed,
         )
         self._buffers: FlatBuffers | None = None
-        self._model_hook = model.register_forward_pre_hook(self._before_forward)
+        self._model_hook = model.register_forward_pre_hook(ForwardHook(self._before_forward))
         self._build()
 
     @contextmanager
@@ -90,6 +95,11 @@ class GroupedExchange:
     def finish(self) -> None:
         """See `GradientReducer`."""
         assert self._buffers is not None
+        if self._signature_now() != self._signature:
+            raise CommError(
+                "parameters were frozen, released, replaced or changed, and no forward pass through reducer.model has "
+                "seen it: their gradients are this rank's alone; call reducer.refresh() before the backward pass"
+            )
         for group in self._buffers.groups:
             if not group.is_submitted:
                 self._submit(group)
@@ -106,12 +116,19 @@ class GroupedExchange:
 
     def reduce_nothing(self) -> None:
         """See `GradientReducer`."""
-        self._before_forward()
+        self.refresh()
         self.finish()
 
-    def run(self, call: Callable[[], _Result]) -> _Result:
+    def run(self, call: Callable[[], _Result], what: str) -> _Result:
         """See `Exchange`."""
-        return self._engine.run(call)
+        with self._world.meeting(what):
+            return self._engine.run(call)
+
+    def refresh(self) -> None:
+        """See `GradientReducer`."""
+        signature = self._signature_now()
+        if signature != self._signature and signature:
+            self._build()
 
     def close(self) -> None:
         """See `GradientReducer`."""
@@ -121,20 +138,25 @@ class GroupedExchange:
             self._buffers.release()
         self._engine.close()
 
-    def _before_forward(self, *_: object) -> None:
-        """Build the groups anew where parameters were frozen, released, or have another dtype or shape."""
-        if self._signature_now() != self._signature:
-            self._build()
+    def _before_forward(self) -> None:
+        """A forward pass that trains nothing (one rank's validation) is nobody else's business."""
+        if torch.is_grad_enabled():
+            self.refresh()
 
     def _signature_now(self) -> tuple[object, ...]:
         return tuple(
-            (name, parameter.dtype, parameter.shape, parameter.device)
+            (name, id(parameter), parameter.dtype, parameter.shape, parameter.device)
             for name, parameter in self.model.named_parameters()
             if parameter.requires_grad
         )
 
     def _build(self) -> None:
         """Groups, buffers and hooks for the parameters as they are."""
+        if any(slot.arrived for _, slot in self._group_of.values()):
+            raise CommError(
+                "parameters were frozen, released, replaced or changed between a backward pass and finish(); allowed: "
+                "after finish()"
+            )
         for hook in self._hooks:
             hook.remove()
         if self._buffers is not None:
@@ -152,8 +174,11 @@ class GroupedExchange:
         if isinstance(self._negotiator, Fixed):
             self._negotiator.order([item.name for item in items])
         elif self._group_of:
-            self._engine.run(lambda: self._agree(items))
-        self._buffers = self._engine.run(lambda: self._make_buffers(groups, items))
+            self.run(lambda: self._agree(items), "new groups")
+        if self._group_of:
+            new = [one.parameter for one in gradients if id(one.parameter) not in self._group_of]
+            self.run(lambda: self._equalise(new), "new parameters")
+        self._buffers = self.run(lambda: self._make_buffers(groups, items), "buffers")
         self._used = None
         self._group_of = {id(slot.parameter): (group, slot) for group in self._buffers.groups for slot in group.slots}
         self._hooks = [
@@ -169,20 +194,28 @@ class GroupedExchange:
                 del waiting[name]
         self._negotiator.unsettle()
 
+    def _equalise(self, parameters: Sequence[nn.Parameter]) -> None:
+        for parameter in parameters:
+            broadcast(parameter, self._world)
+
     def _make_buffers(self, groups: list[list[Gradient]], items: list[Item]) -> FlatBuffers:
         return FlatBuffers(groups, items, self._world.arena, self._world.size, _WIRE[self._config.compression])
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Autograd has accumulated a gradient."""
-        if not self._is_syncing:
-            return
         group, slot = self._group_of[id(parameter)]
+        if not self._is_syncing and not slot.arrived:
+            return
+        if parameter.grad is None:
+            raise CommError(
+                f"{slot.name}: its gradient is gone when it arrives; another hook has used it up before it was reduced"
+            )
         if slot.arrived:
             raise CommError(
                 f"{slot.name}: a second gradient in one step; finish() comes after every backward pass, or put all "
                 "passes but the last under no_sync()"
             )
-        if parameter.grad is not None and parameter.grad.is_sparse:
+        if parameter.grad.is_sparse:
             raise CommError(f"{slot.name}: a sparse gradient; allowed: dense ones (nn.Embedding: sparse=False)")
         slot.arrived = True
         if self._arrivals is not None:
@@ -231,10 +264,31 @@ class GroupedExchange:
         assert self._arrivals is not None
         names, self._arrivals = "\n".join(self._arrivals).encode(), None
         control, rank = self._world.control, self._world.rank
-        agreed = self._engine.run(lambda: control.broadcast(names if rank == 0 else None))
+        agreed = self.run(lambda: control.broadcast(names if rank == 0 else None), "order of arrival")
         self._order = agreed.decode().splitlines()
         self._engine.run(self._negotiator.reset)
-        self._signature = ()  # built anew before the next forward pass, when nobody holds these gradients
+        self._build()
+
+
+class ForwardHook:
+    """A hook of the user's model that stays here: copies and pickles of the model have one that does nothing."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __call__(self, *_: object) -> None:
+        """Before each forward pass."""
+        self._call()
+
+    def __deepcopy__(self, memo: object) -> ForwardHook:
+        return ForwardHook(nothing)
+
+    def __reduce__(self) -> tuple[type[ForwardHook], tuple[Callable[[], None]]]:
+        return ForwardHook, (nothing,)
+
+
+def nothing() -> None:
+    """What the hook of a copy does."""
 
 
 class NoExchange:
@@ -254,9 +308,12 @@ class NoExchange:
     def reduce_nothing(self) -> None:
         """See `GradientReducer`."""
 
-    def run(self, call: Callable[[], _Result]) -> _Result:
+    def run(self, call: Callable[[], _Result], what: str) -> _Result:
         """See `Exchange`."""
         return call()
+
+    def refresh(self) -> None:
+        """See `GradientReducer`."""
 
     def close(self) -> None:
         """See `GradientReducer`."""

@@ -27,8 +27,7 @@ class Gradient(NamedTuple):
     @property
     def key(self) -> TensorKey:
         """What must be equal on all ranks."""
-        dtype = str(self.parameter.dtype).removeprefix("torch.")
-        return TensorKey(self.name, dtype, tuple(self.parameter.shape))
+        return TensorKey(self.name, kind_of(self.parameter), tuple(self.parameter.shape))
 
     @property
     def kind(self) -> tuple[torch.dtype, torch.device]:
@@ -99,3 +98,9 @@ def _up_to(gradients: Sequence[Gradient], first_bytes: float, target_bytes: floa
         groups[-1].append(gradient)
         filled += gradient.size_bytes
     return groups
+
+
+def kind_of(tensor: torch.Tensor) -> str:
+    """The dtype, and the order of the elements in memory where it is not the usual one: "float32 strided 9x1x3"."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return dtype if tensor.is_contiguous() else f"{dtype} strided {'x'.join(map(str, tensor.stride()))}"

@@ -12,6 +12,7 @@ reducer.close()
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -73,6 +74,8 @@ class GradientReducer:
         elif isinstance(error, CommError):
             self.world.fail(str(error))
         elif isinstance(error, Exception):
+            if self.world.size > 1:
+                traceback.print_exception(error)  # `fail` does not return
             self.world.fail(f"{type(error).__name__}: {error}")
         else:  # sys.exit, Ctrl-C: this rank ends as it likes; others that wait for it are told
             self.world.leave()
@@ -100,6 +103,11 @@ class GradientReducer:
         self.world.counters.steps += 1
         self._exchange.reduce_nothing()
 
+    def refresh(self) -> None:
+        """See parameters that were frozen, released, replaced or changed since the last step, before a backward pass. A
+        forward pass through `reducer.model` does it by itself."""
+        self._exchange.refresh()
+
     def agree_batches(self, samples: Sequence[int]) -> EpochPlan:
         """Before an epoch: with the numbers of samples in each of this rank's batches, how many steps all ranks make
         and by which factor a rank multiplies its mean loss in each, so that the sum is the mean over all samples.
@@ -111,7 +119,9 @@ class GradientReducer:
     def sync_buffers(self) -> None:
         """Make running statistics (BatchNorm) equal on all ranks, as `comm.buffers` says: before they are used to
         evaluate, or saved. In training each rank keeps its own (with `ddp`, rank 0's)."""
-        self._exchange.run(lambda: average_buffers(self._bare_model, self.world, self.config.buffers))
+        self._exchange.run(
+            lambda: average_buffers(self._bare_model, self.world, self.config.buffers), "running statistics"
+        )
 
     def busy(self, what: str, allowed_s: float) -> AbstractContextManager[None]:
         """In the block this rank alone does something long (validation, a checkpoint) while others may already wait for

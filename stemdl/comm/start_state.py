@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from stemdl.comm.errors import CommError
+from stemdl.comm.groups import kind_of
 
 if TYPE_CHECKING:
     from stemdl.comm.world import World
@@ -23,9 +24,14 @@ def equalise(model: nn.Module, world: World) -> None:
     """
     if world.size == 1:
         return
+    with world.meeting("start state"):
+        _equalise(model, world)
+
+
+def _equalise(model: nn.Module, world: World) -> None:
     _same_form(model, world)
     for tensor in _state(model).values():
-        _broadcast(tensor, world)
+        broadcast(tensor, world)
     digests = world.control.allgather(state_digest(model).encode())
     others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if others:
@@ -47,19 +53,20 @@ def average_buffers(model: nn.Module, world: World, policy: Literal["mean", "ran
         return
     for buffer in model.buffers():
         if policy == "mean" and buffer.is_floating_point():
-            flat = buffer.detach().to(torch.float32).contiguous()
+            wide = torch.promote_types(buffer.dtype, torch.float32)
+            flat = buffer.detach().to(wide, copy=True, memory_format=torch.contiguous_format)
             world.transport.everybody.all_reduce(flat)()
             buffer.detach().copy_(flat / world.size)
         else:
-            _broadcast(buffer.detach(), world)
+            broadcast(buffer.detach(), world)
 
 
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def _broadcast(tensor: torch.Tensor, world: World) -> None:
-    """Rank 0's, as bytes: every dtype and layout alike."""
+def broadcast(tensor: torch.Tensor, world: World) -> None:
+    """Give every rank rank 0's, as bytes: every dtype and layout alike."""
     flat = tensor.detach().contiguous()
     octets = flat.view(-1).view(torch.uint8)
     world.transport.everybody.broadcast(octets)
@@ -70,9 +77,7 @@ def _broadcast(tensor: torch.Tensor, world: World) -> None:
 
 def _same_form(model: nn.Module, world: World) -> None:
     """Names, dtypes, shapes and what is trained, compared by rank 0 before anything is moved."""
-    form = [
-        [name, str(tensor.dtype), list(tensor.shape), tensor.requires_grad] for name, tensor in _state(model).items()
-    ]
+    form = [[name, kind_of(tensor), list(tensor.shape), tensor.requires_grad] for name, tensor in _state(model).items()]
     gathered = world.control.gather(json.dumps(form).encode())
     verdict = b""
     if gathered is not None:
@@ -93,4 +98,4 @@ def _difference(rank: int, forms: list[list[list[object]]]) -> bytes:
 
 def _said(entry: list[object]) -> str:
     name, dtype, shape, is_trained = entry
-    return f"{name} {str(dtype).removeprefix('torch.')} {shape}{'' if is_trained else ', not trained'}"
+    return f"{name} {dtype} {shape}{'' if is_trained else ', not trained'}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -57,6 +58,7 @@ class World:
     timeline: Timeline | None = None
     trace_file: Path | None = None
     _step: int = field(default=0)
+    _meetings: dict[str, int] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -91,6 +93,17 @@ class World:
         self._step = step
         if self.watch is not None:
             self.watch.step_done(step)
+
+    @contextmanager
+    def meeting(self, what: str) -> Iterator[None]:
+        """In the block this rank waits for all others to come to the same; the watch sees who does not."""
+        number = self._meetings[what] = self._meetings.get(what, 0) + 1
+        name, step = f"{what!r} ({number})", self._step
+        if self.watch is not None:
+            self.watch.submitted(step, name)
+        yield
+        if self.watch is not None:
+            self.watch.completed(step, name)
 
     def busy(self, what: str, allowed_s: float) -> AbstractContextManager[None]:
         """In the block this rank does what others need not, for up to `allowed_s`; they wait without a verdict."""
@@ -144,6 +157,8 @@ def open_world(
     if alone.size == 1:
         return _single(alone, config)
     transport = _open_transport(config, alone, environment)
+    if transport.name == "mpi" and config.compression == "bf16":
+        raise CommError("comm.compression: bf16, which MPI cannot add; allowed over mpi: none, fp16")
     counters = Counters()
     flat = CountedControl(transport.control, counters)
     hosts = [part.decode() for part in flat.allgather(alone.node.encode())]
@@ -160,9 +175,16 @@ def open_world(
     if config.timeline:
         world.timeline = Timeline(here.rank)
         world.trace_file = (log_folder or Path()) / f"timeline-rank-{here.rank:05d}.json"
+    atexit.register(_end_of_program, world)
     if here.rank == 0:
         sys.stderr.write(f"stemdl: {_described(world)}\n")
     return world
+
+
+def _end_of_program(world: World) -> None:
+    """A program that ends without `close` has left, unless an exception has ended it."""
+    if getattr(sys, "last_type", None) is None:
+        world.leave()
 
 
 def _single(alone: Topology, config: Comm) -> World:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from data_gen.engines.cost_model import estimated_seconds
 from data_gen.imaging import setup_for
+from data_gen.materials.cif_folder import files_below
 from data_gen.sample import axes_of
 from data_gen.sharing.coordinator import Coordinator
 from data_gen.sharing.crew import Crew, LocalCrew, StopAsked
@@ -30,6 +31,7 @@ from stemdl.launch import allowed_cores
 from stemdl.progress import Progress
 from stemdl.shards import ShardWriter, drop_lost, ranks_left_behind
 from stemdl.shards.burst_buffer import find_burst_buffer
+from stemdl.shards.part import require_part
 from stemdl.time_limit import TimeLimit
 
 __all__ = ["SimulationError", "SimulationFault", "SimulationSummary", "shard_folder", "simulate", "worker_count"]
@@ -94,6 +96,7 @@ def simulate(
     folder = config.run.folder / "shards"
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "refused.json", [{"name": bad.name, "reason": bad.reason} for bad in refused])
+    _tell_unread(config, progress)
     for rank, at in cut_off_ranks(log_folder(config)).items():
         progress.note(f"rank {rank} of an earlier run ended without a word, {at}; what it had not sealed is made again")
     failures = _read_failures(folder / "failed.json", digest)
@@ -121,6 +124,12 @@ def simulate(
         requeue=requeue,
         outcome=outcome,
     )
+
+
+def _tell_unread(config: Config, progress: Progress) -> None:
+    for folder in config.crystals.cif_folders:
+        if below := files_below(folder):
+            progress.note(f"{folder}: CIF files in folders inside it are not searched for and not used: {below}")
 
 
 def worker_count(config: Config) -> int:
@@ -222,6 +231,8 @@ def _settle(config: Config, part: Part, digest: str, progress: Progress) -> None
     that rank, its items would already have been given to somebody.
     """
     folder = shard_folder(config, part.name)
+    if folder.is_dir():
+        require_part(folder, part.name)
     lost, copy = drop_lost(folder, digest) if folder.is_dir() else ([], None)
     if lost:
         names = ", ".join(entry.file for entry in lost[:_SHOWN])
@@ -232,7 +243,9 @@ def _settle(config: Config, part: Part, digest: str, progress: Progress) -> None
             f"again (the manifest as it was: {copy})"
         )
     for rank in ranks_left_behind(folder):
-        with ShardWriter(folder, rank=rank, axes=axes_of(config), config_hash=digest, samples_per_shard=1):
+        with ShardWriter(
+            folder, rank=rank, axes=axes_of(config), config_hash=digest, samples_per_shard=1, part=part.name
+        ):
             pass
 
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stemdl import __version__
-from stemdl.cli_arguments import Verbs
+from stemdl.cli_arguments import Verbs, given_path
 from stemdl.cli_arguments import counts as _counts
 from stemdl.cli_arguments import numbers as _numbers
 from stemdl.cli_arguments import positive as _positive
@@ -77,6 +77,10 @@ def _guarded(parsed: argparse.Namespace) -> int:
         print(f"stemdl: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
+        given = given_path(parsed, error)
+        if given:
+            print(f"stemdl: {given}: {error.filename}: {os.strerror(error.errno or 0)}", file=sys.stderr)
+            return EXIT_USER
         if error.errno not in _MACHINE_SAYS_NO:
             return _our_fault(error, getattr(parsed, "run_folder", None))
         run_folder = getattr(parsed, "run_folder", None)

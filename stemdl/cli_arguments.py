@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +56,73 @@ def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
         replace_atomically(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
     except OSError as error:
         raise UserError(f"--json {path}: cannot be written ({error.strerror})") from error
+
+
+# What the system says of a path that cannot be: nothing there, a file in the way, a folder, too long, links in a ring.
+_NO_SUCH_PATH = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
+)
+_OPTIONS = {"output": "-o", "json": "--json", "picture": "--picture", "folder": "PATH", "path": "PATH", "file": "FILE",
+            "destination": "DEST", "sources": "SRC", "run_folder": "run.folder",
+            "cif_folders": "crystals.cif_folders"}  # fmt: skip
+
+
+def given_path(arguments: argparse.Namespace, error: OSError) -> str:
+    """The option or key whose path an error of the system is about: the path itself, or one above or below it.
+
+    Empty where it is about none that the user gave, or where the system does not say that such a path cannot be.
+    """
+    if error.errno not in _NO_SUCH_PATH or not isinstance(error.filename, (str, os.PathLike)):
+        return ""
+    wrong = Path(os.path.abspath(error.filename))
+    for name, value in vars(arguments).items():
+        for path in value if isinstance(value, (list, tuple)) else (value,):
+            if not isinstance(path, Path):
+                continue
+            given = Path(os.path.abspath(path))
+            above = wrong in given.parents and error.errno != errno.ENOENT
+            if wrong == given or above or (given in wrong.parents and not _is_folder(given)):
+                return _OPTIONS.get(name, name)
+    return ""
+
+
+def _is_folder(path: Path) -> bool:
+    """False also for a path that cannot be."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def check_output_file(path: Path | None, option: str) -> None:
+    """Raise UserError where no file can be written at a path, before the work; leaves nothing there."""
+    if path is None:
+        return
+    folder = path.parent
+    try:
+        if path.is_dir():
+            raise UserError(f"{option} {path}: a folder; give the name of a file in it")
+        if not folder.is_dir():
+            raise UserError(
+                f"{option} {path}: {folder} is {'a file' if folder.exists() else 'no folder that is there'}"
+            )
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        path.exists()
+    except OSError as error:
+        raise UserError(f"{option} {path}: cannot be written: {os.strerror(error.errno or 0)}") from error
+
+
+def make_output_folder(folder: Path, option: str) -> None:
+    """Make a folder for results, unless it is there. Raises UserError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except FileExistsError as error:
+        raise UserError(f"{option} {folder}: a file, where a folder is needed") from error
+    except OSError as error:
+        raise UserError(f"{option} {folder}: cannot be written: {os.strerror(error.errno or 0)}") from error
 
 
 def counts(text: str) -> tuple[int, ...]:

@@ -8,34 +8,39 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stemdl.cli_arguments import write_json
+from stemdl.cli_arguments import check_output_file, make_output_folder, write_json
 from stemdl.errors import UserError
 
 if TYPE_CHECKING:
     from stemdl.shards.cbed_layout import CbedFile, CbedSample
 
 _SHOWN = 10  # of a long list
+_NO_SAMPLE = "no group is called sample_<material>_<energy>"
 
 
 def write_cbed(arguments: argparse.Namespace) -> int:
     """`stemdl cbed write FILE -o FOLDER`: exit code 3 where a crystal could not be simulated."""
     from data_gen.cbed import ENERGIES_KEV, CbedOptions
     from data_gen.cbed_files import write_files
-    from stemdl.cli_run import load, make_console
+    from stemdl.cli_run import load, make_console, reading_shown
     from stemdl.launch import allowed_cores, simulation_ranks
     from stemdl.progress import choose_progress
 
     rank = simulation_ranks(os.environ)
-    summary = write_files(
-        load(arguments),
-        arguments.output,
-        CbedOptions(arguments.energies or ENERGIES_KEV, arguments.overlap),
-        crystals=arguments.crystals,
-        materials_per_file=arguments.materials_per_file,
-        workers=arguments.workers or (allowed_cores() if rank is None else 1),
-        rank=rank,
-        progress=choose_progress(make_console()),
-    )
+    config = load(arguments)
+    make_output_folder(arguments.output, "-o")
+    console = make_console()
+    with reading_shown(console):
+        summary = write_files(
+            config,
+            arguments.output,
+            CbedOptions(arguments.energies or ENERGIES_KEV, arguments.overlap),
+            crystals=arguments.crystals,
+            materials_per_file=arguments.materials_per_file,
+            workers=arguments.workers or (allowed_cores() if rank is None else 1),
+            rank=rank,
+            progress=choose_progress(console),
+        )
     here = f"{len(summary.present)} were there already" if summary.present else "none was there before"
     print(f"{arguments.output}: wrote {len(summary.written)} files with {summary.samples} samples; {here}")
     for kind, pairs in (("refused", summary.refused), ("FAILED", summary.failed)):
@@ -55,6 +60,8 @@ def list_cbed(arguments: argparse.Namespace) -> int:
     for path in _files(arguments.path):
         try:
             with CbedFile(path) as file:
+                if not file.names:
+                    raise CbedError(f"{path}: {_NO_SAMPLE}")
                 content[str(path)] = _summary(file, problems, check=arguments.check)
         except CbedError as error:
             problems.append(str(error))
@@ -64,7 +71,7 @@ def list_cbed(arguments: argparse.Namespace) -> int:
     print(f"{arguments.path}: {len(content)} files, {total} samples")
     write_json(arguments.json, {"files": content, "problems": problems})
     if problems:
-        raise CbedError(f"{len(problems)} problems:\n  " + "\n  ".join(problems))
+        raise CbedError(problems[0] if len(problems) == 1 else f"{len(problems)} problems:\n  " + "\n  ".join(problems))
     return 0
 
 
@@ -72,9 +79,12 @@ def show_cbed(arguments: argparse.Namespace) -> int:
     """`stemdl cbed show FILE`: one sample as text, and as a picture if asked for."""
     from stemdl.shards.cbed_layout import CbedError, CbedFile
 
+    if _existing(arguments.path).is_dir():
+        raise UserError(f"{arguments.path}: a folder; give a file")
+    check_output_file(arguments.output, "-o")
     with CbedFile(arguments.path) as file:
         if not file.names:
-            raise CbedError(f"{arguments.path}: no group is called sample_<material>_<energy>")
+            raise CbedError(f"{arguments.path}: {_NO_SAMPLE}")
         name = arguments.sample or file.names[0]
         sample = file.sample(name)
     text = "\n".join(f"{label:<17}{value}" for label, value in _lines(sample))
@@ -87,8 +97,14 @@ def show_cbed(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder")
+    return path
+
+
 def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
+    if not _existing(path).is_dir():
         return [path]
     files = sorted(file for file in path.glob("*.h5") if not file.name.startswith("."))  # those are unfinished
     if not files:
@@ -97,7 +113,9 @@ def _files(path: Path) -> list[Path]:
 
 
 def _summary(file: CbedFile, problems: list[str], *, check: bool) -> dict[str, Any]:
-    """Counts of a file; what is wrong with single samples goes to `problems`."""
+    """Counts of a file; what is wrong with single samples goes to `problems`. Of patterns the first sample's are read,
+    with `check` all.
+    """
     from stemdl.shards.cbed_layout import CbedError
 
     sets: dict[str, set[Any]] = {key: set() for key in ("material", "formula", "space_group", "energy_keV")}
@@ -108,7 +126,7 @@ def _summary(file: CbedFile, problems: list[str], *, check: bool) -> dict[str, A
             attributes = file.attributes_of(name)
             shapes.add(file.shape_of(name))
             missing.update(file.missing_from(attributes))
-            if check:
+            if check or name == file.names[0]:  # without --check one of each, which is quick, and what `show` shows
                 file.sample(name)
         except CbedError as error:
             problems.append(str(error))

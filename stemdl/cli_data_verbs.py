@@ -101,7 +101,7 @@ def add_cbed(verbs: Verbs[argparse.ArgumentParser]) -> None:
 
     listing = verb(inner, "list", "what such files hold", "cbed list cbed")
     listing.add_argument("path", metavar="PATH", type=Path, help="an .h5 file, or a folder of them")
-    listing.add_argument("--check", action="store_true", help="read every pattern too, and name what is damaged")
+    listing.add_argument("--check", action="store_true", help="read every pattern, not only the first sample's")
     writes_json(listing)
     listing.set_defaults(module=_CBED, function="list_cbed")
 

@@ -6,6 +6,8 @@ import argparse
 import errno
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stemdl.errors import UserError
@@ -33,7 +35,8 @@ def run_stages(arguments: argparse.Namespace, config: Config | None = None, crew
     given = getattr(arguments, "time_limit", None)
     limit = find_time_limit(given, os.environ, started=_STARTED)
     stages = arguments.stages or STAGES
-    outcome = run(config, console, stages=stages, fresh=arguments.fresh, crew=crew, limit=limit)
+    with reading_shown(console):
+        outcome = run(config, console, stages=stages, fresh=arguments.fresh, crew=crew, limit=limit)
     return _tell(outcome, console)
 
 
@@ -81,12 +84,25 @@ def validate(arguments: argparse.Namespace) -> int:
     from stemdl.preflight import format_findings, preflight
 
     config = load(arguments)
-    findings = preflight(config, arguments.ranks)
+    with reading_shown(make_console()):
+        findings = preflight(config, arguments.ranks)
     print(format_findings(findings))
     errors = sum(finding.severity == "error" for finding in findings)
     if errors:
         raise UserError(f"{arguments.file}: {errors} of {len(findings)} checks failed; see the keys named above")
     return 0
+
+
+@contextmanager
+def reading_shown(console: Console) -> Iterator[None]:
+    """Inside, a line now and then says how far the reading of CIF files is, where that takes a while."""
+    from data_gen.materials.cif_folder import reading_told
+
+    def show(done: int, total: int) -> None:
+        console.print(f"reading crystals: {done} of {total}", markup=False, highlight=False)
+
+    with reading_told(show):
+        yield
 
 
 def load(arguments: argparse.Namespace) -> Config:
@@ -95,6 +111,7 @@ def load(arguments: argparse.Namespace) -> Config:
 
     config = load_config(arguments.file, arguments.overrides)
     arguments.run_folder = config.run.folder
+    arguments.cif_folders = config.crystals.cif_folders  # for a message about one that cannot be
     return config
 
 

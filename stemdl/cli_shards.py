@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stemdl.cli_arguments import write_json
+from stemdl.cli_arguments import check_output_file, write_json
 from stemdl.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def show_sample(arguments: argparse.Namespace) -> int:
 
     if arguments.folder.is_file():
         raise UserError(f"{arguments.folder}: a file; give its folder, and the sample by --item or --index")
+    check_output_file(arguments.output, "-o")
     folders = _shard_folders(arguments.folder)
     if len(folders) > 1:
         raise UserError(
@@ -202,7 +203,8 @@ def _runs(items: list[int]) -> str:
 
 def _summary_lines(folder: Path, summary: SetSummary) -> Iterator[str]:
     yield f"{folder}: {summary.shards} shards, {summary.samples} samples, {summary.bytes / 1e6:.1f} MB"
-    yield f"  config hash {' and '.join(summary.config_hashes) or 'none'}"
+    of_part = f", part {' and '.join(summary.parts)}" if summary.parts else ""
+    yield f"  config hash {' and '.join(summary.config_hashes) or 'none'}{of_part}"
     shares = sorted(summary.ranks.items())
     for rank, share in shares if len(shares) <= _MOST_RANKS else ():
         yield f"  rank {rank}: {share.shards} shards, {share.samples} samples, {share.bytes / 1e6:.1f} MB"

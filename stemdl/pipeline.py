@@ -56,6 +56,8 @@ class RunOutcome:
     incomplete: list[str] = field(default_factory=list)
     changed: bool = False
     requeue: bool = False
+    said: str = ""
+    """What the pre-flight said, so that nothing is told twice."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def run(
     """
     if crew is None:
         refuse_several_ranks(os.environ)
-    check(config, console)
+    said = check(config, console)
     folder = config.run.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +120,7 @@ def run(
         if fresh and "train" in stages and "simulate" not in stages:
             _check_training_set(config)  # before anything is moved
         _make_ready(config, console, fresh=fresh)
-        outcome = RunOutcome(folder)
+        outcome = RunOutcome(folder, said=said)
         for stage in (stage for stage in STAGES if stage in stages):
             _do(stage, config, console, outcome, _Means(crew, limit))
             if outcome.requeue:
@@ -149,15 +151,17 @@ def _stage_here(config: Config, console: Console) -> None:
             _say(console, summary.line())
 
 
-def check(config: Config, console: Console) -> None:
-    """Run the physics pre-flight: print what is not well. Raises PreflightError if an error is among it."""
+def check(config: Config, console: Console) -> str:
+    """Run the physics pre-flight: print what is not well, and return it. Raises PreflightError if it is an error."""
     from stemdl.preflight import format_findings, preflight
 
     findings = [finding for finding in preflight(config, 1) if finding.severity != "ok"]
     if any(finding.severity == "error" for finding in findings):
         raise PreflightError(format_findings(findings))
-    if findings:
-        _say(console, format_findings(findings))
+    text = format_findings(findings) if findings else ""
+    if text:
+        _say(console, text)
+    return text
 
 
 def _check_training_set(config: Config) -> None:
@@ -191,15 +195,21 @@ def _do(stage: str, config: Config, console: Console, outcome: RunOutcome, means
     _say(console, f"{stage:<12} {end.text:<44} {how_long}")
 
 
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _simulate(config: Config, progress: Progress, outcome: RunOutcome, means: _Means) -> _StageEnd:
     from data_gen.generate import simulate
 
     summary = simulate(config, progress=progress, crew=means.crew, limit=means.limit)
     for name, reason in summary.refused:
-        progress.note(f"refused: {name}: {reason}")
+        if _in_one_line(f"{name} ({reason})") not in _in_one_line(outcome.said):
+            progress.note(f"refused: {name}: {reason}")
     text = f"{summary.train_samples} + {summary.held_out_samples} fields"
     if summary.refused:
-        text += f", {len(summary.refused)} structures refused"
+        count = len(summary.refused)
+        text += f", {count} structure{'s' if count != 1 else ''} refused"
     missing = _shortfall("simulate", "fields to train on", summary.train_samples, config.simulation.samples)
     missing += _shortfall("simulate", "held-out fields", summary.held_out_samples, config.held_out.samples)
     return _StageEnd(summary.skipped, text, missing, summary.requeue)

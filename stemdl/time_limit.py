@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from stemdl.errors import UserError
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2})(?::(\d{2}))?")
-_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{2})(?::(\d{2}))?", re.ASCII)
+_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)", re.ASCII)
 _ASK_TIMEOUT_S = 20.0
 _MARGIN_S = 60.0
 """Schedulers send the end early by up to so long, and sealing takes a moment."""
@@ -47,6 +47,10 @@ def parse_duration(text: str) -> float:
         seconds = float(with_unit[1]) * _UNITS_S[with_unit[2]]
     elif clock := _CLOCK.fullmatch(clean):
         days, hours, minutes, rest = (int(part or 0) for part in clock.groups())
+        if minutes > 59 or rest > 59 or (clock[1] is not None and hours > 23):
+            raise TimeLimitError(
+                f"time limit {text!r}: allowed are at most 59 minutes and 59 seconds, and 23 hours beside days"
+            )
         seconds = ((days * 24 + hours) * 60 + minutes) * 60 + rest
     else:
         raise TimeLimitError(f"time limit {text!r}: allowed are 90s, 45m, 2h, HH:MM:SS and D-HH:MM:SS")

@@ -7,7 +7,9 @@ species and vacancy of a site is kept, and the specimen draws among them.
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +22,13 @@ from data_gen.materials.crystal import OCCUPANCY_TOLERANCE, BadCrystal, Crystal,
 from data_gen.materials.disorder import SiteSpecies
 from data_gen.materials.elements import atomic_number
 from data_gen.materials.geometry import FloatArray, cell_from_parameters, close_pairs
-from data_gen.materials.symmetry import SAME_POSITION_ANGSTROM, Operation, orbit
+from data_gen.materials.symmetry import SAME_POSITION_ANGSTROM, Operation, orbits
 
 LARGEST_FILE_BYTES = 32 * 2**20
-LARGEST_SITE_COUNT = 200_000
+LARGEST_SITE_COUNT = 50_000
+"""Read in a few seconds; the largest metal-organic frameworks have some 15,000."""
+_MOST_IMAGES_PER_SITE = 4
+"""Atoms times operations over sites, where most atoms of a large cell lie on special positions."""
 _NUMBER = re.compile(
     r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?:\(\d+\))?"
 )  # a number and its uncertainty, 0.25(3)
@@ -51,8 +56,9 @@ def read_cif(path: Path | str) -> Crystal:
         block = _structure_block(parse_blocks(_read_text(path)))
         cell, lengths, angles = _cell(block)
         check_cell(name, cell)
-        atoms = _atoms(block)
         operations, note = operations_of(block.columns, lengths, angles)
+        _check_size(len(block.columns.get(_COORDINATES[0], ())), len(operations))
+        atoms = _atoms(block)
         fractional, species = _expand(atoms, operations, cell)
         source = f"{path.name} (data_{block.name}{note})"
         space_group = stated_space_group(block.columns)
@@ -61,15 +67,25 @@ def read_cif(path: Path | str) -> Crystal:
     except BadCrystal as error:
         raise BadCrystal(name, f"{path.name}: {error.reason}") from error
     except (OSError, ValueError) as error:
-        raise BadCrystal(name, f"{path.name}: {error}") from error
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        raise BadCrystal(name, f"{path.name}: {reason}") from error
     return crystal
 
 
 def _read_text(path: Path) -> str:
-    size = path.stat().st_size
-    if size > LARGEST_FILE_BYTES:
+    # O_NONBLOCK: to open a FIFO would wait for its other end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("is no regular file (a folder, a pipe, a socket or a device)")
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            content = stream.read(LARGEST_FILE_BYTES + 1)  # it may grow while it is read
+    finally:
+        os.close(descriptor)
+    if len(content) > LARGEST_FILE_BYTES:
+        size = max(found.st_size, len(content))
         raise ValueError(f"the file has {size} bytes, more than the {LARGEST_FILE_BYTES} allowed")
-    content = path.read_bytes()
     if not content.strip():
         raise ValueError("the file is empty")
     if b"\0" in content:
@@ -165,15 +181,22 @@ def _element_of_label(label: str) -> int:
     return _element(match.group(0), label)
 
 
+def _check_size(atoms: int, operations: int) -> None:
+    """Refuse what is far too large before atoms are read or images made. Raises ValueError."""
+    if atoms > LARGEST_SITE_COUNT or atoms * operations > _MOST_IMAGES_PER_SITE * LARGEST_SITE_COUNT:
+        raise ValueError(
+            f"{atoms} atoms and {operations} symmetry operations make up to {atoms * operations} sites; the cell may "
+            f"hold {LARGEST_SITE_COUNT}"
+        )
+
+
 def _expand(
     atoms: Sequence[_Atom], operations: Sequence[Operation], cell: FloatArray
 ) -> tuple[FloatArray, tuple[SiteSpecies, ...]]:
     """All sites of the cell (S, 3) and what sits on them; rows at one position share the site."""
-    images = [orbit(operations, atom.fractional, cell) for atom in atoms]
-    if sum(len(image) for image in images) > LARGEST_SITE_COUNT:
-        raise ValueError(f"the cell holds more than {LARGEST_SITE_COUNT} sites")
-    row_of = np.repeat(np.arange(len(atoms)), [len(image) for image in images])
-    fractional = np.concatenate(images)
+    fractional, row_of = orbits(operations, np.array([atom.fractional for atom in atoms]), cell)
+    if len(fractional) > LARGEST_SITE_COUNT:
+        raise ValueError(f"the cell holds {len(fractional)} sites, more than the {LARGEST_SITE_COUNT} allowed")
     pairs = close_pairs(cell, fractional, SAME_POSITION_ANGSTROM)
     site_of = list(range(len(fractional)))
     for first, second in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True):

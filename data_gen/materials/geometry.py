@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+LARGEST_PAIR_COUNT = 4_000_000
+"""Of close sites: what fits into memory; a cell of 50,000 sites may have 80 for each."""
+
 
 def cell_from_parameters(
     lengths_angstrom: tuple[float, float, float], angles_deg: tuple[float, float, float]
@@ -61,26 +64,20 @@ class ClosePairs(NamedTuple):
 def close_pairs(cell_angstrom: FloatArray, fractional: FloatArray, cutoff_angstrom: float) -> ClosePairs:
     """All pairs of sites of the infinite crystal nearer than the cutoff, a site and its own translations included.
 
-    Valid for any cell shape and for cells smaller than the cutoff. Sorting along x and comparing neighbours in that
-    order keeps the cost near linear in the number of sites.
+    Valid for any cell shape and for cells smaller than the cutoff. Sites are sorted into cubes of that size and
+    compared with those of the cubes around, so the cost is near linear in the number of sites, however they lie.
 
     Args:
         cell_angstrom: (3, 3), rows are the lattice vectors.
         fractional: (S, 3) site coordinates, any values.
         cutoff_angstrom: pairs with distance < cutoff are returned.
+
+    Raises:
+        ValueError: more than LARGEST_PAIR_COUNT pairs, as where thousands of sites lie at one point.
     """
     base = np.floor(fractional).astype(np.int64)
     site, shift, cartesian = _images(cell_angstrom, fractional - base, cutoff_angstrom)
-    found: list[tuple[IntArray, IntArray]] = []
-    for step in itertools.count(1):
-        close_in_x = np.flatnonzero(cartesian[step:, 0] - cartesian[:-step, 0] < cutoff_angstrom)
-        if close_in_x.size == 0:
-            break
-        distance = np.linalg.norm(cartesian[close_in_x + step] - cartesian[close_in_x], axis=1)
-        near = close_in_x[distance < cutoff_angstrom]
-        found.append((near, near + step))
-    left = np.concatenate([pair[0] for pair in found]) if found else np.zeros(0, dtype=np.int64)
-    right = np.concatenate([pair[1] for pair in found]) if found else np.zeros(0, dtype=np.int64)
+    left, right = _near(cartesian, cutoff_angstrom)
     i, j, delta = site[left], site[right], shift[right] - shift[left]
     at_home = (shift[left] == 0).all(axis=1) | (shift[right] == 0).all(axis=1)
     flip = (i > j) | ((i == j) & _is_negative(delta))
@@ -90,6 +87,39 @@ def close_pairs(cell_angstrom: FloatArray, fractional: FloatArray, cutoff_angstr
     _, once = np.unique(keys, axis=0, return_index=True)
     i, j, delta, distance = keys[once, 0], keys[once, 1], keys[once, 2:], distance[once]
     return ClosePairs(i, j, delta + base[i] - base[j], distance)
+
+
+def _near(cartesian: FloatArray, cutoff: float) -> tuple[IntArray, IntArray]:
+    """Pairs of points (N, 3) nearer than the cutoff, each once: smaller and larger index."""
+    cubes = np.floor((cartesian - cartesian.min(axis=0)) / cutoff).astype(np.int64) + 1
+    size = cubes.max(axis=0) + 2  # a free cube on each side: a step never leads into the next row
+    keys = (cubes[:, 0] * size[1] + cubes[:, 1]) * size[2] + cubes[:, 2]
+    order = np.argsort(keys, kind="stable")
+    in_order = keys[order]
+    found: list[tuple[IntArray, IntArray]] = []
+    count = 0
+    for step in itertools.product((-1, 0, 1), repeat=3):
+        if step < (0, 0, 0):  # of each two opposite steps one
+            continue
+        target = in_order + (step[0] * size[1] + step[1]) * size[2] + step[2]
+        # inside the own cube each point is compared with those behind it
+        start = np.searchsorted(in_order, target) if any(step) else np.arange(1, len(order) + 1)
+        number = np.searchsorted(in_order, target, side="right") - start
+        if number.sum() > 8 * LARGEST_PAIR_COUNT:
+            raise ValueError(_too_many(cutoff))
+        one = np.repeat(np.arange(len(order)), number)
+        other = np.arange(len(one)) - np.repeat(np.cumsum(number) - number, number) + np.repeat(start, number)
+        one, other = order[one], order[other]
+        near = np.linalg.norm(cartesian[other] - cartesian[one], axis=1) < cutoff
+        found.append((np.minimum(one, other)[near], np.maximum(one, other)[near]))
+        count += len(found[-1][0])
+        if count > LARGEST_PAIR_COUNT:
+            raise ValueError(_too_many(cutoff))
+    return np.concatenate([pair[0] for pair in found]), np.concatenate([pair[1] for pair in found])
+
+
+def _too_many(cutoff: float) -> str:
+    return f"more than {LARGEST_PAIR_COUNT} pairs of sites are nearer than {cutoff:g} Å: no crystal is so dense"
 
 
 def _images(cell: FloatArray, wrapped: FloatArray, cutoff: float) -> tuple[IntArray, IntArray, FloatArray]:

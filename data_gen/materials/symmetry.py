@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from data_gen.materials.geometry import FloatArray
+from data_gen.materials.geometry import FloatArray, IntArray, close_pairs
 
 SAME_POSITION_ANGSTROM = 0.02
 """Images nearer than this are one site: "0.333" for 1/3 is off by 0.01 Å in 20 Å; split sites lie further apart."""
@@ -87,6 +87,30 @@ def orbit(operations: Sequence[Operation], point: FloatArray, cell_angstrom: Flo
     apart = (difference - np.round(difference)) @ cell_angstrom
     first_copy = np.argmax((apart * apart).sum(axis=2) < SAME_POSITION_ANGSTROM**2, axis=1)
     return np.asarray(images[np.unique(first_copy)])
+
+
+def orbits(
+    operations: Sequence[Operation], points: FloatArray, cell_angstrom: FloatArray
+) -> tuple[FloatArray, IntArray]:
+    """The orbits of many points (A, 3) one behind the other, each as `orbit` gives it: images (M, 3) and
+    the point of each (M,).
+
+    Raises:
+        ValueError: as `close_pairs`.
+    """
+    rotations = np.array([rotation for rotation, _ in operations])
+    translations = np.array([translation for _, translation in operations])
+    images = wrap((rotations @ points[:, None, :, None])[..., 0] + translations).reshape(-1, 3)
+    point_of = np.repeat(np.arange(len(points)), len(operations))
+    _, exact = np.unique(np.column_stack([point_of, np.round(images, 7)]), axis=0, return_index=True)
+    exact.sort()
+    images, point_of = images[exact], point_of[exact]
+    pairs = close_pairs(cell_angstrom, images, SAME_POSITION_ANGSTROM)
+    same = (point_of[pairs.first] == point_of[pairs.second]) & (pairs.first != pairs.second)
+    first_copy = np.arange(len(images))
+    np.minimum.at(first_copy, pairs.second[same], pairs.first[same])
+    kept = np.unique(first_copy)
+    return images[kept], point_of[kept]
 
 
 def wrap(fractional: FloatArray) -> FloatArray:

@@ -20,6 +20,7 @@ from stemdl.progress import SilentProgress
 from stemdl.shards import ManifestEntry, Sample, ShardError, ShardWriter, drop_lost, read_manifest
 from stemdl.shards.burst_buffer import check_burst_buffer, find_burst_buffer, node_folder, run_id
 from stemdl.shards.drain import Drain, drain_left
+from stemdl.shards.part import require_part
 
 PARTS: tuple[PartName, ...] = ("train", "held_out")
 
@@ -155,6 +156,7 @@ class Vault:
                 axes=axes_of(self._config),
                 config_hash=self._hash,
                 samples_per_shard=self._config.simulation.samples_per_shard,
+                part=part,
                 on_seal=lambda entry: self._sealed(part, entry),
             )
             self._chests[part] = _Chest(self._stack.enter_context(writer), drain)
@@ -193,6 +195,7 @@ class Vault:
         """Bring what is left on this node to the run folder, or count it; returns the items that are sealed now."""
         if not folder.is_dir():
             return []
+        require_part(folder, part)
         if not self._config.burst_buffer.drain:
             drop_lost(folder, self._hash)
             return [item for entry in read_manifest(folder) for item in entry.items]

@@ -12,8 +12,9 @@ from typing import Self
 import h5py
 import numpy as np
 
-from stemdl.atomic_files import fsync_file, fsync_folder, temporary_name
+from stemdl.atomic_files import fsync_folder, temporary_name
 from stemdl.shards.cbed_layout import ORIENTATIONS, PIXELS, CbedError, CbedSample, check_stack, sample_name
+from stemdl.shards.h5_sink import DiskSink
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +36,16 @@ class CbedWriter:
         self._pixels = pixels
         self._names: set[str] = set()
         self._temporary = path.with_name(f"{temporary_name(path.stem)}.h5")
-        self._file = h5py.File(self._temporary, "w", locking=False)
-        for name, text in (attributes or {}).items():
-            self._file.attrs[name] = text
+        self._sink = DiskSink(self._temporary)
+        try:
+            self._file = h5py.File(self._sink, "w")
+            for name, text in (attributes or {}).items():
+                self._file.attrs[name] = text
+            self._sink.check()
+        except BaseException:
+            self._sink.close()
+            self._temporary.unlink(missing_ok=True)
+            raise
 
     def add(self, material: int, energy: int, sample: CbedSample) -> None:
         """Write one sample as group `sample_<material>_<energy>`.
@@ -66,13 +74,15 @@ class CbedWriter:
         group.create_dataset("cbed_stack", data=patterns, track_times=False)
         for key, value in attributes.items():
             group.attrs[key] = value
+        self._sink.check()
         self._names.add(name)
 
     def close(self) -> None:
         """Finish: the file is durable, then gets its name. Raises OSError; nothing is left then."""
         try:
             self._file.close()
-            fsync_file(self._temporary)
+            self._sink.close()
+            self._sink.check()
             os.rename(self._temporary, self.path)
         except BaseException:
             self.abandon()
@@ -80,11 +90,12 @@ class CbedWriter:
         fsync_folder(self.path.parent)
 
     def abandon(self) -> None:
-        """Remove the unfinished file."""
+        """Remove the unfinished file; its own errors go to the log, since another is on its way."""
         try:
             self._file.close()
-        except (OSError, RuntimeError, ValueError) as error:  # a full disk refuses the last metadata as well
+        except (OSError, RuntimeError, ValueError) as error:
             _log.warning("%s: could not be closed (%s); it is removed all the same", self._temporary, error)
+        self._sink.close()
         self._temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:

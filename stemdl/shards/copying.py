@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stemdl.atomic_files import fsync_folder, temporary_name, write_all
 from stemdl.disks import free_space
+from stemdl.shards.faults import bytes_in_words
 from stemdl.shards.locks import RankLock
 from stemdl.shards.manifest import ManifestEntry, append_entry, take_out
 from stemdl.shards.recover import next_number, take_over
@@ -179,10 +180,10 @@ def why_stopped(error: Exception, entry: ManifestEntry, folder: Path) -> str:
     if not is_full(error):
         return text
     try:
-        free = f"{free_space(folder).bytes / 1e6:.1f} MB"
+        free = bytes_in_words(free_space(folder).bytes)
     except OSError as unknown:
         free = f"unknown ({reason_of(unknown)})"
-    return f"{text} (it takes {entry.bytes / 1e6:.1f} MB, free: {free}; a quota may be less)"
+    return f"{text} (it takes {bytes_in_words(entry.bytes)}, free: {free}; a quota may be less)"
 
 
 def undrained(entries: Collection[ManifestEntry], source: Path, folder: Path, why: str) -> str:

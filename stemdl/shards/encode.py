@@ -22,13 +22,17 @@ _CHUNK_LIMIT_BYTES = 2**32 - 1  # one sample is one chunk, and a chunk is at mos
 
 @dataclass(frozen=True, eq=False)
 class EncodedSample:
-    """A checked sample as stored: amplitude f2 (sy, sx, qy, qx), potential f4 (y, x), provenance one line of JSON."""
+    """A checked sample as stored: amplitude f2 (sy, sx, qy, qx), potential f4 (y, x), provenance one line of JSON.
+
+    part: of the run, which the provenance says; empty where it says none.
+    """
 
     item: int
     amplitude: np.ndarray
     potential: np.ndarray
     parameters: dict[str, float]
     provenance: str
+    part: str = ""
 
     def without_values(self) -> EncodedSample:
         """The same with arrays that keep their shape and take no memory."""
@@ -57,11 +61,12 @@ def encode_sample(sample: Sample) -> EncodedSample:
         potential=_encode_potential(sample.potential, where),
         parameters=_encode_parameters(sample.parameters, where),
         provenance=_encode_provenance(sample.provenance, where),
+        part=_part(sample.provenance, where),
     )
 
 
 def check_alike(sample: EncodedSample, first: EncodedSample) -> None:
-    """Samples of one writer have the same shapes and parameters.
+    """Samples of one writer have the same shapes and parameters, and are of one part.
 
     Raises
     ------
@@ -74,9 +79,18 @@ def check_alike(sample: EncodedSample, first: EncodedSample) -> None:
             raise ShardError(
                 f"item {sample.item}: {name} has the shape {found}; that of item {first.item} has {needed}"
             )
+    if sample.part != first.part:
+        raise ShardError(f"item {sample.item}: is of the part {sample.part!r}; item {first.item} is of {first.part!r}")
     different = sorted(sample.parameters.keys() ^ first.parameters.keys())
     if different:
         raise ShardError(f"item {sample.item}: parameters differ from those of item {first.item}: {different}")
+
+
+def _part(provenance: Mapping[str, object], where: str) -> str:
+    part = provenance.get("part", "")
+    if not isinstance(part, str):
+        raise ShardError(f"{where}: provenance says part {part!r}; a name is needed")
+    return part
 
 
 def _checked_array(array: object, axes: str, num_axes: int, stored: str, where: str) -> np.ndarray:

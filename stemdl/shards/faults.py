@@ -75,6 +75,11 @@ def remedy(path: Path | None, entry: ManifestEntry) -> str:
     return f"{first}run `stemdl simulate` again: its {fields_of(entry.items)} {verb} made anew"
 
 
+def bytes_in_words(num_bytes: float) -> str:
+    """An amount of space: "12.3 MB", and below a tenth of one "52 kB"."""
+    return f"{num_bytes / 1e6:.1f} MB" if num_bytes >= 1e5 else f"{num_bytes / 1e3:.0f} kB"
+
+
 def fields_of(items: list[int]) -> str:
     """How many fields and which: "3 fields (items 0-1, 7)"."""
     return f"{len(items)} {'field (item' if len(items) == 1 else 'fields (items'} {item_runs(items)})"

@@ -33,6 +33,9 @@ class ShardFile:
     ----------
     count, config_hash, axes
         As the file's attributes say.
+    part
+        "train" or "held_out", as the attribute says; in shards of before there was one as the provenance of the first
+        sample does; empty where neither does.
     items
         Numbers in the work list, one per row.
     amplitude_shape, potential_shape
@@ -62,6 +65,7 @@ class ShardFile:
                 self._check_dataset("provenance", "S", 1)
                 self._parameter_names = self._list_parameters()
                 self.items: list[int] = [int(i) for i in self._column("item")]
+                self.part: str = self._read_part()
         except BaseException:
             self.close()
             raise
@@ -120,6 +124,12 @@ class ShardFile:
             self.axes = ShardAxes(**steps)
         except ShardError as error:
             raise ShardError(f"{self.path}: {error}") from error
+
+    def _read_part(self) -> str:
+        part = self._file.attrs["part"] if "part" in self._file.attrs else self.provenance(0).get("part", "")
+        if not isinstance(part, str):
+            raise ShardError(f"{self.path}: part is {part!r}; a name is needed")
+        return part
 
     def _check_dataset(self, name: str, dtype: str, num_axes: int) -> h5py.Dataset:
         """A dataset that lies whole in this very file, with `count` rows of the stated type."""

@@ -50,6 +50,8 @@ class ShardFileWriter:
             self._amplitude = self._create("amplitude", first.amplitude)
             self._potential = self._create("potential", first.potential)
             self._describe(axes)
+            if first.part:
+                self._file.attrs["part"] = first.part
         except BaseException:
             self.abandon()
             raise
@@ -90,7 +92,8 @@ class ShardFileWriter:
         try:
             self._file.close()
         except (OSError, RuntimeError, ValueError) as error:  # a full disk refuses the last metadata as well
-            _log.warning("%s: could not be closed (%s); it is removed all the same", self.path, error)
+            # HDF5's text would only tell again, with addresses, what is said of the error that is on its way.
+            _log.debug("%s: could not be closed (%s); it is removed all the same", self.path, error)
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:

@@ -14,6 +14,7 @@ from stemdl.shards.faults import compare, fields_of, remedy
 from stemdl.shards.h5_read import ShardFile
 from stemdl.shards.locks import is_held
 from stemdl.shards.manifest import ManifestEntry, scan_manifest
+from stemdl.shards.part import part_of
 from stemdl.shards.recover import Leftover, leftovers
 from stemdl.shards.schema import MANIFEST_NAME, ShardError
 
@@ -83,8 +84,15 @@ def inspect_folder(
     damaged: list[ShardProblem] = []
     sound: list[ManifestEntry] = []
     first: ShardFile | None = None
+    part: str | None = None  # of the first that says it
     for done, (entry, fault) in enumerate(compare(folder, scan.entries, config_hash), start=1):
         reason = None if fault is None else fault.text
+        if reason is None and (own := part_of(folder, entry)) is not None:
+            part = own if part is None else part
+            if own != part:
+                reason = (
+                    f"{folder / entry.file}: is of the part {own!r}, {sound[0].file} of {part!r}; move one part away"
+                )
         if reason is None and deep:
             try:
                 shard = _checked(folder / entry.file, entry, first)
@@ -96,12 +104,6 @@ def inspect_folder(
         else:
             damaged.append(ShardProblem(entry.file, reason, entry.items))
         on_shard(done)
-    faults = list(scan.faults)
-    if not (folder / MANIFEST_NAME).exists():
-        orphans = sum(one.kind == "orphan" for one in leftovers(folder, ()))
-        if orphans:
-            found = f"missing, though {orphans} shards lie beside it; `stemdl shards repair {folder}` writes it anew"
-            faults.append(f"{folder / MANIFEST_NAME}: {found}")
     seen, duplicates = _duplicates(sound)
     return FolderReport(
         folder=folder,
@@ -110,10 +112,17 @@ def inspect_folder(
         bytes=sum(entry.bytes for entry in scan.entries),
         config_hash=config_hash,
         damaged=damaged,
-        manifest_faults=faults,
+        manifest_faults=[*scan.faults, *_missing_manifest(folder)],
         duplicates=duplicates,
         oddities=list(_oddities(folder, scan.entries, scan.torn)),
     )
+
+
+def _missing_manifest(folder: Path) -> Iterator[str]:
+    orphans = 0 if (folder / MANIFEST_NAME).exists() else sum(one.kind == "orphan" for one in leftovers(folder, ()))
+    if orphans:
+        found = f"missing, though {orphans} shards lie beside it; `stemdl shards repair {folder}` writes it anew"
+        yield f"{folder / MANIFEST_NAME}: {found}"
 
 
 def _checked(path: Path, entry: ManifestEntry, first: ShardFile | None) -> ShardFile:

@@ -47,6 +47,8 @@ class ManifestEntry:
         Of the configuration that made them.
     schema
         Version of the shard's layout.
+    part
+        What its samples say: "train" or "held_out"; empty where they say none, and in lines of before it was kept.
     """
 
     file: str
@@ -56,6 +58,7 @@ class ManifestEntry:
     items: list[int]
     config_hash: str
     schema: int
+    part: str = ""
 
 
 class ManifestScan(NamedTuple):
@@ -272,7 +275,10 @@ def _cut_torn_line(descriptor: int, path: Path, locked: bool) -> int:
 
 def _line_of(entry: ManifestEntry) -> bytes:
     """A line with its own checksum as the last key: a changed digit would still be JSON, and name other items."""
-    text = json.dumps(dataclasses.asdict(entry), separators=(",", ":")).encode("ascii")
+    record = dataclasses.asdict(entry)
+    if not entry.part:
+        del record["part"]
+    text = json.dumps(record, separators=(",", ":")).encode("ascii")
     return text[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(text)
 
 
@@ -295,6 +301,7 @@ def _parse_line(line: bytes, where: str) -> ManifestEntry:
         items=_take(record, "items", list, where),
         config_hash=_take(record, "config_hash", str, where),
         schema=_take(record, "schema", int, where),
+        part=_take({"part": "", **record}, "part", str, where),
     )
     # A later schema may have more keys, and is refused by its number where it is read. Here one more is a damaged one:
     # that of the checksum itself, for instance.

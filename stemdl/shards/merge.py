@@ -6,6 +6,7 @@ then the manifest's line. A kill at any moment leaves the destination valid, and
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -32,7 +33,7 @@ from stemdl.shards.h5_read import ShardFile
 from stemdl.shards.h5_write import ShardFileWriter
 from stemdl.shards.locks import MergeLock, RankLock, is_held
 from stemdl.shards.manifest import ManifestEntry, read_manifest, scan_manifest
-from stemdl.shards.merge_plan import Layout, check_alike, check_layout
+from stemdl.shards.merge_plan import Alike, check_alike, check_layout
 from stemdl.shards.recover import entry_of, leftovers, ranks_left_behind, take_over
 from stemdl.shards.schema import ShardError, parse_shard_name, shard_name
 
@@ -81,27 +82,28 @@ def merge_folders(
     Raises
     ------
     ShardError
-        Shards of two configurations, of two kinds of axes, or of an unknown schema, before anything is merged (both are
-        named); writers are at work in the destination; the disk is full: what is merged stays, and is valid.
+        Shards of two configurations, of two parts, of two kinds of axes, or of an unknown schema, before anything is
+        merged (both are named); writers are at work in the destination; the disk is full: what is merged stays,
+        and is valid.
     OSError
         The destination cannot be written.
     """
     if destination.exists() and not destination.is_dir():
         raise ShardError(f"{destination}: a file, where shards are to be merged into a folder")
     plan = [(source, scan_manifest(source)) for source in sources]
-    config_hash, layout = check_alike(destination, [(source, scan.entries) for source, scan in plan])
+    alike = check_alike(destination, [(source, scan.entries) for source, scan in plan])
     report = MergeReport(destination)
     for source, scan in plan:
         report.damaged += [f"{fault}; run `stemdl shards repair {source}` first" for fault in scan.faults]
         left = leftovers(source, {entry.file for entry in scan.entries})
         if any(one.kind == "lock" and is_held(source / one.file) for one in left):
             report.notes.append(f"{source}: a writer is at work in it; what it seals from now on is not merged")
-    if not config_hash:
+    if not alike.config_hash:
         return report
     destination.mkdir(parents=True, exist_ok=True)
     lock = MergeLock(destination)
     try:
-        merger = _Merger(report, config_hash, layout, hard_links)
+        merger = _Merger(report, alike, hard_links)
         done = 0
         for source, scan in plan:
             for rank, entries in groupby(sorted(scan.entries, key=_place), key=lambda e: _place(e)[0]):
@@ -120,14 +122,11 @@ def _place(entry: ManifestEntry) -> tuple[int, int]:
 class _Merger:
     """One merge: the state of the destination, and a shard at a time into it."""
 
-    def __init__(
-        self, report: MergeReport, config_hash: str, layout: tuple[Layout, Path] | None, hard_links: bool
-    ) -> None:
+    def __init__(self, report: MergeReport, alike: Alike, hard_links: bool) -> None:
         """Clear up after dead writers and merges of every rank. Raises ShardError where writers are at work."""
         self._report = report
         self._folder = report.destination
-        self._config_hash = config_hash
-        self._layout = layout
+        self._alike = alike
         self._hard_links = hard_links
         locks = [one for one in leftovers(self._folder, ()) if one.kind == "lock" and one.rank is not None]
         alive = [str(one.rank) for one in locks if is_held(self._folder / one.file)]
@@ -136,7 +135,7 @@ class _Merger:
         for rank in ranks_left_behind(self._folder):
             rank_lock = RankLock(self._folder, rank)
             try:
-                take_over(self._folder, rank, config_hash)
+                take_over(self._folder, rank, alike.config_hash, alike.part)
             finally:
                 rank_lock.release()
         entries = read_manifest(self._folder)
@@ -231,10 +230,12 @@ class _Merger:
         try:
             if shard.items != entry.items or shard.config_hash != entry.config_hash:
                 raise DamagedShard(f"{path}: its config hash or items are not those in the manifest")
-            check_layout(shard, path, self._layout)
+            check_layout(shard, path, self._alike.layout)
+            if shard.part != self._alike.part:  # the manifest had said another, or could not be asked
+                raise DamagedShard(f"{path}: is of the part {shard.part!r}, the others of {self._alike.part!r}")
             name = self._free_name(entry.file, rank)
             if not twice:
-                return renamed(entry, name)
+                return dataclasses.replace(entry, file=name, part=shard.part)
             rows = [row for row, item in enumerate(entry.items) if item not in twice]
             return renamed(self._rewritten(shard, rows, temporary, rank), name)
         except BaseException:
@@ -263,7 +264,7 @@ class _Merger:
             raise
         fsync_file(part)
         os.replace(part, temporary)
-        return entry_of(temporary, [shard.items[row] for row in rows], shard.config_hash)
+        return entry_of(temporary, [shard.items[row] for row in rows], shard.config_hash, shard.part)
 
     def _free_name(self, wanted: str, rank: int) -> str:
         if self._is_free(wanted):
@@ -283,5 +284,5 @@ def _encoded(shard: ShardFile, row: int) -> EncodedSample:
     """A row as it is stored; its values were checked when it was sealed, and its bytes by the hash."""
     provenance = json.dumps(shard.provenance(row), sort_keys=True, allow_nan=False, separators=(",", ":"))
     return EncodedSample(
-        shard.items[row], shard.amplitude(row), shard.potential(row), shard.parameters(row), provenance
+        shard.items[row], shard.amplitude(row), shard.potential(row), shard.parameters(row), provenance, shard.part
     )

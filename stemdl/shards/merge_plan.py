@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from stemdl.shards.h5_read import ShardFile
 from stemdl.shards.manifest import ManifestEntry, read_manifest
+from stemdl.shards.part import check_name, one_part
 from stemdl.shards.schema import MANIFEST_NAME, SCHEMA_VERSION, ShardError
 
 Layout = tuple[object, ...]
+
+
+class Alike(NamedTuple):
+    """What all shards of a merge have."""
+
+    config_hash: str
+    """Empty where there is no shard."""
+    part: str
+    """Empty where no sample says one."""
+    layout: tuple[Layout, Path] | None
 
 
 def pair_folders(destination: Path, sources: Sequence[Path]) -> list[tuple[Path, list[Path]]]:
     """Which folders go where: a source with a manifest into the destination itself; of any other source each folder one
     below that has one, such as `train` and `held_out`, into the one of the same name.
 
-    Raises ShardError where a source has none, or is the destination.
+    Raises ShardError where a source has none, is the destination, or has the destination inside.
     """
     pairs: dict[Path, list[Path]] = {}
     for source in sources:
@@ -30,19 +42,22 @@ def pair_folders(destination: Path, sources: Sequence[Path]) -> list[tuple[Path,
             target = destination if own else destination / folder.name
             if target.exists() and target.samefile(folder):
                 raise ShardError(f"{folder}: is the destination itself; name other folders to merge into it")
+            if folder.resolve() in target.resolve().parents:
+                raise ShardError(f"{target}: lies inside the source {folder}; give a destination outside of it")
             pairs.setdefault(target, []).append(folder)
     return list(pairs.items())
 
 
-def check_alike(
-    destination: Path, plan: Sequence[tuple[Path, Sequence[ManifestEntry]]]
-) -> tuple[str, tuple[Layout, Path] | None]:
-    """The configuration and the layout that all shards of the destination and of the sources have.
+def check_alike(destination: Path, plan: Sequence[tuple[Path, Sequence[ManifestEntry]]]) -> Alike:
+    """The configuration, the part and the layout that all shards of the destination and of the sources have.
 
-    Raises ShardError, naming both, where there are two, or a schema is unknown.
+    Raises ShardError, naming both, where there are two, or shards of two parts, or a schema is unknown.
     """
     everything = [(destination, read_manifest(destination)), *plan]
-    return one_configuration(everything), one_layout(everything)
+    config_hash = one_configuration(everything)
+    part = one_part(everything)
+    check_name(destination, part)
+    return Alike(config_hash, part, one_layout(everything))
 
 
 def one_configuration(plan: Sequence[tuple[Path, Sequence[ManifestEntry]]]) -> str:

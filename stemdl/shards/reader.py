@@ -252,9 +252,10 @@ def _index(entries: list[ManifestEntry]) -> tuple[dict[int, tuple[int, int]], di
 
 
 def _check_entry(shard: ShardFile, entry: ManifestEntry) -> None:
-    if shard.config_hash != entry.config_hash or shard.items != entry.items:
+    same_part = not entry.part or shard.part == entry.part  # lines of before it was kept say none
+    if shard.config_hash != entry.config_hash or shard.items != entry.items or not same_part:
         raise ShardError(
-            f"{shard.path}: its config hash or items are not those in the manifest; the file was exchanged"
+            f"{shard.path}: its config hash, part or items are not those in the manifest; the file was exchanged"
         )
 
 

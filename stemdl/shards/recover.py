@@ -12,6 +12,7 @@ from stemdl.atomic_files import TEMPORARY_PREFIX, fsync_file, fsync_folder, sha2
 from stemdl.shards.h5_read import verify_whole
 from stemdl.shards.locks import MERGE_LOCK_NAME, parse_lock_name
 from stemdl.shards.manifest import ManifestEntry, append_entry, read_manifest
+from stemdl.shards.part import require_part
 from stemdl.shards.schema import SCHEMA_VERSION, ShardError, parse_shard_name
 
 _log = logging.getLogger(__name__)
@@ -19,21 +20,23 @@ _log = logging.getLogger(__name__)
 _TEMPORARY_SHARD = re.compile(re.escape(TEMPORARY_PREFIX) + r"(\d{5,9})-.*")
 
 
-def take_over(folder: Path, rank: int, config_hash: str) -> list[ManifestEntry]:
+def take_over(folder: Path, rank: int, config_hash: str, part: str = "") -> list[ManifestEntry]:
     """Check that a folder holds this configuration alone, clear up after dead writers of a rank, and list its shards.
 
-    The caller holds the rank's lock.
+    The caller holds the rank's lock. part: that no shard may be of another one than; not looked at where empty.
 
     Raises
     ------
     ShardError
-        A shard has an unknown schema or another configuration, or as `recover_rank`.
+        A shard has an unknown schema or another configuration, or its line says another part; or as `recover_rank`.
     OSError
         As `recover_rank`.
     """
     entries = read_manifest(folder)
     check_entries(folder, entries, config_hash)
-    return entries + recover_rank(folder, rank, config_hash, entries)
+    if part:  # by the lines alone: thousands of ranks start at once, and the old lines are looked into before
+        require_part(folder, part, [entry for entry in entries if entry.part])
+    return entries + recover_rank(folder, rank, config_hash, entries, part=part)
 
 
 def check_entries(folder: Path, entries: list[ManifestEntry], config_hash: str) -> None:
@@ -87,26 +90,20 @@ def recover_rank(
     config_hash: str,
     entries: list[ManifestEntry],
     *,
+    part: str = "",
     aside: Callable[[Path], None] | None = None,
 ) -> list[ManifestEntry]:
     """Clear up after dead writers of a rank; the caller holds the rank's lock, so that none is alive.
 
     Temporary files are removed. A file under a final name without a line in the manifest (the writer died between the
-    rename and the line) gets its line if it is whole, of this configuration, and none of its items is sealed elsewhere;
-    otherwise it is removed, or given to `aside` to be moved. Each is said in the log.
+    rename and the line) gets its line if it is whole, of this configuration and (unless empty) this part, and
+    none of its items is sealed elsewhere; otherwise it is removed, or given to `aside` to be moved.
+    Each is said in the log.
 
-    Returns
-    -------
-    list of ManifestEntry
-        The entries added to the manifest.
-
-    Raises
-    ------
-    OSError, ShardError
-        A file cannot be removed, or the manifest not be written.
+    Returns the entries added to the manifest. Raises OSError or ShardError where a file cannot be removed, or the
+    manifest not be written.
     """
-    listed = {entry.file for entry in entries}
-    sealed = {item for entry in entries for item in entry.items}
+    listed, sealed = {entry.file for entry in entries}, {item for entry in entries for item in entry.items}
     added: list[ManifestEntry] = []
     removed = False
     for path in sorted(folder.iterdir()):
@@ -119,7 +116,7 @@ def recover_rank(
         if name is None or name[0] != rank or path.name in listed:
             continue
         try:
-            entry = entry_of_orphan(path, config_hash, sealed)
+            entry = entry_of_orphan(path, config_hash, sealed, part)
         except ShardError as error:
             _put_away(path, error, aside)
             removed = True
@@ -154,7 +151,7 @@ def ranks_left_behind(folder: Path) -> list[int]:
     return sorted({one.rank for one in left if one.rank is not None and one.kind in ("temporary", "orphan")})
 
 
-def entry_of(path: Path, items: list[int], config_hash: str) -> ManifestEntry:
+def entry_of(path: Path, items: list[int], config_hash: str, part: str) -> ManifestEntry:
     """The manifest's line for a finished file; reads all of it for the hash. Raises OSError."""
     return ManifestEntry(
         file=path.name,
@@ -164,22 +161,25 @@ def entry_of(path: Path, items: list[int], config_hash: str) -> ManifestEntry:
         items=list(items),
         config_hash=config_hash,
         schema=SCHEMA_VERSION,
+        part=part,
     )
 
 
-def entry_of_orphan(path: Path, config_hash: str, sealed: Collection[int]) -> ManifestEntry:
+def entry_of_orphan(path: Path, config_hash: str, sealed: Collection[int], part: str = "") -> ManifestEntry:
     """The line for a shard under its final name that has none; all of it is read.
 
-    Raises ShardError where it is damaged, a link, of another configuration, or an item of it is in `sealed`.
+    Raises ShardError where it is damaged, a link, of another configuration or part, or an item of it is in `sealed`.
     """
     if path.is_symlink():
         raise ShardError(f"{path}: a link, which no writer makes")
     shard = verify_whole(path)
     if shard.config_hash != config_hash:
         raise ShardError(f"{path}: made with config hash {shard.config_hash}; this run has {config_hash}")
+    if part and shard.part != part:
+        raise ShardError(f"{path}: is of the part {shard.part!r}; the others here are of {part!r}")
     twice = sorted(set(shard.items).intersection(sealed))
     if twice:
         raise ShardError(f"{path}: items {twice[:10]} are sealed in another shard")
     fsync_file(path)
     fsync_folder(path.parent)
-    return entry_of(path, shard.items, config_hash)
+    return entry_of(path, shard.items, config_hash, shard.part)

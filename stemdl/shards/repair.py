@@ -16,6 +16,7 @@ from stemdl.shards.faults import Fault, compare, fields_of
 from stemdl.shards.h5_read import ShardFile
 from stemdl.shards.locks import MERGE_LOCK_NAME, MergeLock, RankLock, is_held, lock_name
 from stemdl.shards.manifest import ManifestEntry, locked_manifest, read_manifest, scan_manifest, take_out
+from stemdl.shards.part import part_of
 from stemdl.shards.recover import Leftover, entry_of_orphan, leftovers, recover_rank
 from stemdl.shards.schema import MANIFEST_NAME, ShardError, parse_shard_name
 
@@ -58,28 +59,33 @@ def repair_folder(
     Raises
     ------
     ShardError
-        Shards of several configurations, of which none can be told to be the right one: both are named.
+        Shards of several configurations, or of several parts, of which none can be told to be the right one: both are
+        named.
     OSError
         The disk is full, or the folder read-only.
     """
     report = RepairReport(folder, dry_run)
-    config_hash = _config_hash(folder)
-    _mend_manifest(report)
-    _set_damage_aside(report, config_hash, on_shard)
+    config_hash, part = _made_for(folder)
+    copy = _mend_manifest(report)
+    _set_damage_aside(report, config_hash, copy, on_shard)
     listed = {entry.file for entry in scan_manifest(folder).entries}
     left = leftovers(folder, listed)
     report.locks_found = frozenset(one.file for one in left if one.kind == "lock")
     for rank in sorted({one.rank for one in left if one.rank is not None}):
-        _clear_rank(report, rank, config_hash)
+        _clear_rank(report, rank, config_hash, part)
     _remove_unfinished(report)
     _remove_merge_lock(report)
     return report
 
 
-def _config_hash(folder: Path) -> str:
-    """That of the manifest's lines; without any, that of all shards that can be opened; empty where there are none."""
+def _made_for(folder: Path) -> tuple[str, str]:
+    """Configuration hash and part of the manifest's shards; without any, those of all shards that can be opened; empty
+    where there are none.
+    """
     found: dict[str, str] = {}  # hash to the first file that has it
-    for entry in scan_manifest(folder).entries:
+    entries = scan_manifest(folder).entries
+    parts = {part: entry.file for entry in reversed(entries) if (part := part_of(folder, entry)) is not None}
+    for entry in entries:
         found.setdefault(entry.config_hash, entry.file)
     if not found:
         for name in sorted(path.name for path in folder.iterdir()):
@@ -91,31 +97,38 @@ def _config_hash(folder: Path) -> str:
                 continue  # it is set aside below, by name
             shard.close()
             found.setdefault(shard.config_hash, name)
-    if len(found) > 1:
-        named = " and ".join(f"{config_hash} ({file})" for config_hash, file in list(found.items())[:2])
-        raise ShardError(
-            f"{folder}: shards of several configurations: {named}; one folder holds one: move those of the other away"
-        )
-    return next(iter(found), "")
+            parts.setdefault(shard.part, name)
+    for what, files in (("configurations", found), ("parts", parts)):
+        if len(files) > 1:
+            named = " and ".join(f"{value or 'none'} ({file})" for value, file in list(files.items())[:2])
+            raise ShardError(
+                f"{folder}: shards of several {what}: {named}; one folder holds one: move those of the other away"
+            )
+    return next(iter(found), ""), next(iter(parts), "")
 
 
-def _mend_manifest(report: RepairReport) -> None:
+def _mend_manifest(report: RepairReport) -> Path | None:
+    """Take damaged lines out; returns the copy of the manifest as it was, if one was made."""
     folder = report.folder
     scan = scan_manifest(folder)
     path = folder / MANIFEST_NAME
     if not scan.faults and not scan.torn:
-        return
+        return None
     what = [f"{fault}: the line is taken out" for fault in scan.faults]
     if scan.torn:
         what.append(f"{path}: the torn last line ({scan.torn} bytes) is cut off")
+    copy = None
     if not report.dry_run:
         _, copy = take_out(folder, lambda entry: False)
         if copy is not None:
             what.append(f"{path}: as it was in {copy.name}")
     report.actions += what
+    return copy
 
 
-def _set_damage_aside(report: RepairReport, config_hash: str, on_shard: Callable[[int], None]) -> None:
+def _set_damage_aside(
+    report: RepairReport, config_hash: str, earlier: Path | None, on_shard: Callable[[int], None]
+) -> None:
     folder = report.folder
     faults: list[tuple[ManifestEntry, Fault]] = []
     for done, (entry, fault) in enumerate(compare(folder, scan_manifest(folder).entries, config_hash), start=1):
@@ -138,7 +151,9 @@ def _set_damage_aside(report: RepairReport, config_hash: str, on_shard: Callable
     # is gone before its file is moved makes it an orphan, which the ranks' part sets aside all the same.
     gone = {entry.file for entry, _ in faults}
     _, copy = take_out(folder, lambda entry: entry.file in gone)
-    if copy is not None:
+    if copy is not None and earlier is not None:
+        copy.unlink()  # the earlier one is the manifest as it was before this call
+    elif copy is not None:
         report.actions.append(f"{folder / MANIFEST_NAME}: as it was in {copy.name}")
     for entry, fault in faults:
         if fault.kind != "missing":
@@ -162,7 +177,7 @@ def _move_aside(path: Path) -> None:
     fsync_folder(path.parent)
 
 
-def _clear_rank(report: RepairReport, rank: int, config_hash: str) -> None:
+def _clear_rank(report: RepairReport, rank: int, config_hash: str, part: str) -> None:
     """Clear up after the dead writers of a rank, under its lock; in a dry run only say what would be done."""
     folder = report.folder
     if report.dry_run:
@@ -171,7 +186,7 @@ def _clear_rank(report: RepairReport, rank: int, config_hash: str) -> None:
             return
         lost = set(report.items_lost)
         sealed = {item for entry in scan_manifest(folder).entries for item in entry.items} - lost
-        report.actions += [_fate(folder, one, config_hash, sealed) for one in _of_rank(folder, rank)]
+        report.actions += [_fate(folder, one, config_hash, part, sealed) for one in _of_rank(folder, rank)]
         return
     try:
         lock = RankLock(folder, rank)
@@ -181,7 +196,8 @@ def _clear_rank(report: RepairReport, rank: int, config_hash: str) -> None:
     try:
         entries = read_manifest(folder)
         before = [one for one in _of_rank(folder, rank) if one.kind != "lock" or one.file in report.locks_found]
-        taken = {entry.file: entry for entry in recover_rank(folder, rank, config_hash, entries, aside=_move_aside)}
+        added = recover_rank(folder, rank, config_hash, entries, part=part, aside=_move_aside)
+        taken = {entry.file: entry for entry in added}
     finally:
         lock.release()
     for one in before:
@@ -198,11 +214,11 @@ def _alive(folder: Path, rank: int) -> str:
     return f"{folder}: a writer of rank {rank} is alive: its files are left alone"
 
 
-def _fate(folder: Path, one: Leftover, config_hash: str, sealed: Collection[int]) -> str:
+def _fate(folder: Path, one: Leftover, config_hash: str, part: str, sealed: Collection[int]) -> str:
     items = None
     if one.kind == "orphan":
         try:
-            items = entry_of_orphan(folder / one.file, config_hash, sealed).items
+            items = entry_of_orphan(folder / one.file, config_hash, sealed, part).items
         except ShardError as error:
             return f"{error}: not in the manifest; moved to {DAMAGED_FOLDER}/"
     return _done(folder / one.file, one, items)

@@ -13,6 +13,9 @@ from stemdl.errors import UserError
 SCHEMA_VERSION: int = 1
 """Raised when a reader of the old layout could misread the new one."""
 
+PARTS = ("train", "held_out")
+"""Of a run; each has a folder of this name."""
+
 FORMAT = "stemdl-shard"
 MANIFEST_NAME = "manifest.jsonl"
 
@@ -38,7 +41,8 @@ class Sample:
     parameters
         Optical and specimen parameters; units in the names; the same names for all samples of a shard.
     provenance
-        JSON-able; includes "crystal" (name) and "formula". From it the sample can be made again bit for bit.
+        JSON-able; includes "crystal" (name) and "formula", and "part" where it is of a run's part. From it the sample
+        can be made again bit for bit.
     """
 
     item: int

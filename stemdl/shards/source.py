@@ -11,10 +11,12 @@ from stemdl.config import Config, stage_hash
 from stemdl.progress import Progress
 from stemdl.shards.burst_buffer import BurstBufferError, find_burst_buffer, node_folder, run_id
 from stemdl.shards.manifest import read_manifest
+from stemdl.shards.part import require_part
+from stemdl.shards.schema import PARTS
 from stemdl.shards.staging import StageSummary, staged_folder
 from stemdl.shards.staging import stage as stage_shards
 
-PARTS = ("train", "held_out")
+__all__ = ["PARTS", "place_on_node", "reading_folder", "shard_folder", "stage_alone", "stage_part"]
 
 
 def shard_folder(config: Config, part: str) -> Path:
@@ -31,10 +33,13 @@ def place_on_node(config: Config, config_hash: str) -> Path:
 def reading_folder(config: Config, part: str, *, rank: int = 0, size: int = 1) -> Path:
     """Where this rank reads a part: with a burst buffer its node's storage, never the run folder in its place.
 
-    Raises BurstBufferError where nothing, or not everything, is there; ShardError as `staged_folder`.
+    Raises BurstBufferError where nothing, or not everything, is there; ShardError as `staged_folder`, and where a shard
+    is of another part.
     """
     kept = shard_folder(config, part)
     section = config.burst_buffer
+    if not section.use or section.drain:
+        require_part(kept, part)
     if not section.use:
         return kept
     digest = stage_hash(config, "simulate")
@@ -46,6 +51,7 @@ def reading_folder(config: Config, part: str, *, rank: int = 0, size: int = 1) -
         raise BurstBufferError(
             f"{folder}: nothing was simulated on this node, and with burst_buffer.drain: false shards are nowhere else"
         )
+    require_part(folder, part)
     return folder
 
 
@@ -59,7 +65,10 @@ class Ranks(Protocol):
 
 
 def stage_part(config: Config, part: str, config_hash: str, ranks: Ranks, progress: Progress) -> StageSummary:
-    """Copy this rank's share of a part to the storage of its node. Raises as `stemdl.shards.staging.stage`."""
+    """Copy this rank's share of a part to the storage of its node. Raises as `stemdl.shards.staging.stage`;
+    ShardError where a shard is of another part.
+    """
+    require_part(shard_folder(config, part), part)
     return stage_shards(
         shard_folder(config, part),
         place_on_node(config, config_hash),

@@ -30,6 +30,8 @@ class SetSummary:
     samples: int = 0
     bytes: int = 0
     config_hashes: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    """As the lines of the manifest and the opened shards say."""
     ranks: dict[int, RankShare] = field(default_factory=dict)
     crystals: Counter[str] = field(default_factory=Counter)
     """Samples by crystal."""
@@ -60,6 +62,7 @@ def summarise(
     done.
     """
     summary = SetSummary(config_hashes=list(dict.fromkeys(entry.config_hash for entry in entries)))
+    summary.parts = sorted({entry.part for entry in entries if entry.part})
     for done, entry in enumerate(entries, start=1):
         place = parse_shard_name(entry.file)
         assert place is not None, "a manifest names shards alone"
@@ -84,6 +87,8 @@ def _add_columns(summary: SetSummary, path: Path) -> None:
         parameters = [shard.parameters(row) for row in range(shard.count)]
     finally:
         shard.close()
+    if shard.part and shard.part not in summary.parts:
+        summary.parts.append(shard.part)
     summary.crystals.update(str(record["crystal"]) for record in records)
     summary.materials.update(str(record.get("formula", "?")) for record in records)
     for name in parameters[0]:

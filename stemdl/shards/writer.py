@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,14 @@ from typing import Self
 
 from stemdl.atomic_files import fsync_file, fsync_folder, temporary_name
 from stemdl.shards.encode import EncodedSample, check_alike, encode_sample
+from stemdl.shards.faults import bytes_in_words
 from stemdl.shards.h5_write import ShardFileWriter
 from stemdl.shards.locks import RankLock
 from stemdl.shards.manifest import ManifestEntry, append_entry
 from stemdl.shards.recover import entry_of, next_number, take_over
 from stemdl.shards.schema import Sample, ShardAxes, ShardError, shard_name
+
+_ERRNO = re.compile(r"\berrno = (\d+)")
 
 _log = logging.getLogger(__name__)
 
@@ -39,18 +43,17 @@ class ShardWriter:
         axes: ShardAxes,
         config_hash: str,
         samples_per_shard: int,
+        part: str = "",
         on_seal: Callable[[ManifestEntry], None] | None = None,
     ) -> None:
         """Make the folder if needed, clear up after a dead writer of this rank, and go on with the next number.
 
+        part: "train" or "held_out": samples and folders of another one are refused. Empty: what the first sample says.
         `on_seal` is told of each shard once it is safe, in the thread that called; what it raises comes out of `add`,
         `seal` or `close`, while the shard stays sealed and the writer usable.
 
-        Raises
-        ------
-        ShardError
-            The folder cannot be written or holds shards of another configuration, its manifest is damaged, another
-            writer of this rank is alive, or an argument is out of range.
+        Raises ShardError where the folder cannot be written or holds shards of another configuration or part, its
+        manifest is damaged, another writer of this rank is alive, or an argument is out of range.
         """
         if rank < 0 or samples_per_shard < 1:
             raise ShardError(f"rank {rank} must be ≥ 0 and samples_per_shard {samples_per_shard} ≥ 1")
@@ -61,6 +64,7 @@ class ShardWriter:
         self._axes = axes
         self._config_hash = config_hash
         self._samples_per_shard = samples_per_shard
+        self._part = part
         self._on_seal = on_seal
         self._file: ShardFileWriter | None = None
         self._first: EncodedSample | None = None
@@ -72,7 +76,7 @@ class ShardWriter:
         except OSError as error:
             raise ShardError(f"{self.folder}: shards cannot be written here: {error}") from error
         try:
-            entries = take_over(self.folder, rank, config_hash)
+            entries = take_over(self.folder, rank, config_hash, part)
             self._sealed = {item for entry in entries for item in entry.items}
             self._number = next_number(entries, rank)
         except OSError as error:
@@ -102,6 +106,8 @@ class ShardWriter:
             raise ShardError(f"item {encoded.item}: already sealed in {self.folder}")
         if self._file is not None and any(encoded.item == other.item for other in self._file.samples):
             raise ShardError(f"item {encoded.item}: already in the open shard")
+        if self._part and encoded.part != self._part:
+            raise ShardError(f"item {encoded.item}: is of the part {encoded.part!r}; this writer's is {self._part!r}")
         if self._first is not None:
             check_alike(encoded, self._first)
         try:
@@ -168,7 +174,7 @@ class ShardWriter:
         file.finish()
         fsync_file(file.path)
         final = self.folder / shard_name(self.rank, self._number)
-        entry = entry_of(file.path, [sample.item for sample in file.samples], self._config_hash)
+        entry = entry_of(file.path, [sample.item for sample in file.samples], self._config_hash, file.samples[0].part)
         if final.exists():  # only where the file system has no locks
             raise ShardError(f"{final}: another writer of rank {self.rank} made it; two must not have the same rank")
         os.rename(file.path, final)
@@ -186,11 +192,13 @@ class ShardWriter:
     def _failed(self, what: str, error: Exception) -> ShardError:
         """End the writer and say why; a shard that has its final name but no line is found by the next writer."""
         try:
-            free = f"{shutil.disk_usage(self.folder).free / 1e6:.0f} MB are free"
+            free = f"{bytes_in_words(shutil.disk_usage(self.folder).free)} are free"
         except OSError as unknown:
             free = f"free space unknown: {unknown}"
         # HDF5 puts addresses and a date into its text; the number says it all, and the whole is kept as the cause.
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        in_text = _ERRNO.search(str(error))
+        number = error.errno if isinstance(error, OSError) and error.errno else int(in_text[1]) if in_text else 0
+        reason = os.strerror(number) if number else str(error)
         where = self.folder / shard_name(self.rank, self._number)
         self._end()
         return ShardError(f"{where}: {what}: {reason} ({free}); all sealed shards are intact")

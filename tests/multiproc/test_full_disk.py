@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from stemdl.shards import ShardError, read_manifest
 from stemdl.shards.burst_buffer import BurstBufferError, check_burst_buffer, find_burst_buffer, node_folder
 from stemdl.shards.drain import Drain, drain_left
 from stemdl.shards.staging import StageSummary, stage, staged_folder
+from tests.small_run import small_config
 from tests.small_shards import CONFIG_HASH, Notes, assert_set, fill, make_sample, open_writer, remount, small_disk
 
 pytestmark = pytest.mark.multiproc
@@ -45,7 +48,7 @@ def test_a_full_run_folder_stops_the_drain_and_a_larger_one_takes_the_rest(tmp_p
     with small_disk(tmp_path / "disk", "size=2m") as disk:
         background = Drain(node, disk / "train", rank=0, config_hash=CONFIG_HASH)
         stopped = pytest.raises(
-            ShardError, match=r"No space left on device \(it takes 0.\d MB, free: \d.\d MB; a quota"
+            ShardError, match=r"No space left on device \(it takes 0.\d MB, free: \d+(\.\d MB| kB); a quota"
         )
         with stopped, open_writer(node, on_seal=background.submit) as writer:
             for item in range(40):  # far more than fit
@@ -134,7 +137,7 @@ def test_a_node_that_somebody_else_fills_stops_the_staging(tmp_path: Path) -> No
     with small_disk(tmp_path / "disk", "size=8m") as disk:
         filler = _Filler(disk)
         with pytest.raises(
-            BurstBufferError, match=r"staging stopped: shard-00000-00002.h5: No space left .*free: 0.0 MB"
+            BurstBufferError, match=r"staging stopped: shard-00000-00002.h5: No space left .*free: 0 kB"
         ):
             _stage(source, disk, filler)
         assert_set(disk / "staged" / "train" / "whole", range(4), PIXELS)
@@ -193,3 +196,30 @@ def test_memory_is_said_to_be_memory(tmp_path: Path) -> None:
         assert "(tmpfs), 0.0 GB free" in report.line()
         assert "lies in memory" in report.line()
         assert os.listdir(disk) == []
+
+
+def test_a_file_of_the_cbed_layout_on_a_full_disk_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
+    """In a process of its own: HDF5 used to crash it at its end."""
+    small_config(tmp_path, "crystals.held_out_fraction=0.4")
+    with small_disk(tmp_path / "disk", "size=20k") as disk:
+        command = [sys.executable, "-m", "stemdl.cli", "cbed", "write", str(tmp_path / "config.yaml"), "-o", str(disk)]
+        command += ["--crystals", "1", "--energies", "100", "--workers", "1"]
+        command += ["--set", "detector.pixels=[64, 64]"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 2, done.stderr
+        (line,) = done.stderr.strip().splitlines()
+        assert "No space left on device" in line
+        assert os.listdir(disk) == []
+
+
+def test_a_shard_on_a_full_disk_is_one_line_without_hdf5s_words(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        small_disk(tmp_path / "disk", "size=20k") as disk,
+        pytest.raises(ShardError, match=r": No space left on device \(\d+ kB are free\); all sealed"),
+        open_writer(disk) as writer,
+    ):
+        for item in range(8):
+            writer.add(make_sample(item))
+    assert not [record for record in caplog.records if "buf" in record.getMessage()]

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,9 @@ TURN_TIMEOUT_S = 300.0
 END_TIMEOUT_S = 60.0
 _ROOT = Path(__file__).resolve().parents[2]
 
+
+GROUPED = "grouped"
+"""How the names begin of Horovod's modes with groups."""
 
 Side = Literal["stemdl", "horovod"]
 
@@ -84,10 +87,15 @@ class Job:
     ) -> None:
         self.close(orderly=error is None)
 
-    def turn(self, number: int) -> dict[str, dict[str, float]]:
-        """Let it make a step of each of its modes: seconds and loss by mode."""
+    @property
+    def modes(self) -> list[str]:
+        """What it has."""
+        return list(self.about["modes"])
+
+    def turn(self, number: int, modes: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Let it make a step of each of these modes: seconds and loss by mode."""
         self._signal(signal.SIGCONT)
-        self._say(str(number))
+        self._say(json.dumps([number, list(modes)]))
         answer: dict[str, dict[str, float]] = self._read()
         self._signal(signal.SIGSTOP)
         return answer
@@ -143,6 +151,13 @@ class Job:
         self._log.seek(0)
         last = "\n".join(self._log.read().splitlines()[-15:])
         return f"{self.name} {what}:\n{last}"
+
+
+def in_turn(names: Sequence[str], turn: int) -> list[str]:
+    """Another one first in each turn, and every second turn in reverse."""
+    first = turn // 2 % len(names)
+    order = [*names[first:], *names[:first]]
+    return order if turn % 2 == 0 else order[::-1]
 
 
 def free_port() -> int:

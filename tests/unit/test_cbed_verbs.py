@@ -186,22 +186,22 @@ def test_list_names_what_is_damaged_and_goes_on(
     write(config_file, folder, "--energies", "100,110", "--crystals", "1")
     path = next(folder.glob("*.h5"))
     with h5py.File(path, "r+") as file:
-        file["sample_0_0"]["cbed_stack"][0, 1, 2] = np.nan
-        del file["sample_0_1"].attrs["formula"]
+        file["sample_0_1"]["cbed_stack"][0, 1, 2] = np.nan
+        del file["sample_0_0"].attrs["formula"]
     (folder / "broken.h5").write_text("no HDF5")
     capsys.readouterr()
     assert main(["cbed", "list", str(folder), "--check"]) == 2
     captured = capsys.readouterr()
-    assert "sample_0_0: 1 of 6912 pixels are NaN" in captured.err
+    assert "sample_0_1: 1 of 6912 pixels are NaN" in captured.err
     assert "broken.h5: cannot be opened" in captured.err
     assert "without formula" in captured.out
-    assert main(["cbed", "list", str(path)]) == 0, "values are read only if asked for"
+    assert main(["cbed", "list", str(path)]) == 0, "values of all samples are read only if asked for"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["list", "no/such.h5"], "cannot be opened"),
+        (["list", "no/such.h5"], "no such file or folder"),
         (["list", str(ROOT / "configs")], "no file that ends in .h5"),
         (["show", str(ROOT / "README.md")], "cannot be opened"),
     ],
@@ -225,3 +225,29 @@ def test_the_shipped_configuration_has_the_database_s_geometry() -> None:
     assert {file.path.name for file in files} == {"batch_train_0.h5", "batch_dev_0.h5"}
     assert refused == []
     assert CbedOptions().energies_kev == (100, 110, 120, 130, 140, 150, 160, 170, 180, 190)
+
+
+def _cbed(path: Path, stack: np.ndarray | None) -> Path:
+    """A file with one sample of these patterns and nothing else, or with no sample."""
+    with h5py.File(path, "w") as file:
+        if stack is None:
+            file["other"] = [1.0]
+        else:
+            file.create_group("sample_0_0")["cbed_stack"] = stack
+    return path
+
+
+@pytest.mark.parametrize("verb", ["list", "show"])
+def test_files_that_hold_nothing_to_see(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, the same from both verbs."""
+    empty = _cbed(tmp_path / "empty.h5", None)
+    dark = _cbed(tmp_path / "nan.h5", np.full((3, 4, 4), np.nan, dtype=np.float32))
+    for path, reason in (
+        (empty, f"{empty}: no group is called sample_<material>_<energy>"),
+        (dark, f"{dark}, sample_0_0: 48 of 48 pixels are NaN or infinite"),
+        (tmp_path / "missing.h5", f"{tmp_path / 'missing.h5'}: no such file or folder"),
+    ):
+        assert main(["cbed", verb, str(path)]) == 2
+        assert capsys.readouterr().err == f"stemdl: {reason}\n"
+    assert main(["cbed", "show", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"stemdl: {tmp_path}: a folder; give a file\n"

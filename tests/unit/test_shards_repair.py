@@ -251,3 +251,15 @@ def test_killed_between_the_lines_and_the_files_a_second_call_goes_on(
     repair_folder(folder)
     assert sorted(os.listdir(folder / DAMAGED_FOLDER)) == [path_of(folder, number).name for number in (0, 1)]
     heal(folder)
+
+
+def test_one_call_keeps_one_copy_of_the_manifest_as_it_was(folder: Path) -> None:
+    flip_bit(path_of(folder, 0))
+    with (folder / MANIFEST_NAME).open("ab") as stream:
+        stream.write(b"garbage\n")
+    before = (folder / MANIFEST_NAME).read_bytes()
+    report = repair_folder(folder)
+    assert [path.name for path in folder.glob("manifest-*.jsonl")] == ["manifest-1.jsonl"]
+    assert (folder / "manifest-1.jsonl").read_bytes() == before
+    assert sum("as it was in manifest-1.jsonl" in action for action in report.actions) == 1
+    assert report.items_lost

@@ -22,9 +22,11 @@ def test_times_that_are_understood(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["90", "", "2 hours", "-5m", "0s", "1:2:3", "inf", "nan", "1e3s", "2h30m", "00:00"])
+@pytest.mark.parametrize("text", ["90", "", "2 hours", "-5m", "0s", "1:2:3", "inf", "nan", "1e3s", "2h30m", "00:00",
+                                  "99:99:99", "1:60", "1:00:60", "1-24:00:00", "٤٥m", "٠١:٠٠"])  # fmt: skip
 def test_anything_else_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(TimeLimitError, match=r"time limit '.*': (allowed are 90s, 45m, 2h|more than nothing)"):
+    allowed = "allowed are 90s, 45m, 2h|allowed are at most 59 minutes|more than nothing"
+    with pytest.raises(TimeLimitError, match=rf"time limit '.*': ({allowed})"):
         parse_duration(text)
 
 

@@ -96,12 +96,9 @@ def run(
         Those to do, in the order of `run_folder.STAGES`.
     fresh
         Move results of another configuration aside, inside the run folder, in place of refusing.
-    crew
-        Who simulates; the cores of this machine if left out. With a crew of MPI ranks this is rank 0.
-    limit
-        When the time given is over.
-    ranks
-        Those that train together, of which this is rank 0; this process alone if left out.
+    crew, limit, ranks
+        Who simulates (the cores of this machine if left out), when the time given is over, who trains (this process
+        alone if left out). With MPI ranks of either kind this is rank 0.
 
     Raises
     ------

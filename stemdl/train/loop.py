@@ -83,8 +83,7 @@ def train(config: Config, *, progress: Progress, ranks: Ranks = ALONE) -> TrainS
     """
     started = time.monotonic()
     digest = stage_hash(config, "train")
-    found = _found(config, digest, progress)
-    _same_on_all(ranks, None if found is None else found.folder.name, "find another checkpoint")
+    found = _found_by_all(config, digest, progress, ranks)
     stages = config.network.stages if config.network.name == "scanfield" else 1
     if found is not None and ranks.rank == 0:
         _write_log(config.run.folder, found.meta["history"])  # a kill may have come between checkpoint and log
@@ -100,16 +99,32 @@ def train(config: Config, *, progress: Progress, ranks: Ranks = ALONE) -> TrainS
     _same_on_all(ranks, [len(fields), fields.items[0], fields.items[-1]], "read another training set")
     predictor = Predictor(config, network, threads=threads)
     split = split_fields(fields.formulas, config.train.validation_fraction, config.run.seed)
+    _note_doubts(config, fields, progress, sees_physics=sees_physics)
+    run = _Run(config, predictor, fields, split, progress, digest, ranks)
+    if found is not None:
+        run.resume(found)
+    return run.finish(stages, started)
+
+
+def _note_doubts(config: Config, fields: Fields, progress: Progress, *, sees_physics: bool) -> None:
+    """Say what may make the result less than it seems."""
     if len(set(fields.formulas)) == 1:
         progress.note(f"all training fields are of one material, {fields.formulas[0]}: it is validated on itself")
     untold = [] if sees_physics else [name for name in config.vary.draws if name in _SHAPES_PATTERNS]
     if untold:
         drawn = ", ".join(f"vary.{name}" for name in untold)
         progress.note(f"WARNING: {config.network.name} sees patterns alone and is told nothing of {drawn}")
-    run = _Run(config, predictor, fields, split, progress, digest, ranks)
-    if found is not None:
-        run.resume(found)
-    return run.finish(stages, started)
+
+
+def _found_by_all(config: Config, digest: str, progress: Progress, ranks: Ranks) -> Checkpoint | None:
+    """`_found`, on rank 0 first: it puts damaged checkpoints aside, which only one may do."""
+    found = None
+    for rank in (0, 1):
+        if min(ranks.rank, 1) == rank:
+            found = _found(config, digest, progress)
+        ranks.everybody(None)
+    _same_on_all(ranks, None if found is None else found.folder.name, "find another checkpoint")
+    return found
 
 
 def _found(config: Config, digest: str, progress: Progress) -> Checkpoint | None:

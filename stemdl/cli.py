@@ -150,7 +150,7 @@ def _add_stages(verbs: Verbs[argparse.ArgumentParser]) -> None:
                 metavar="TIME",
                 help="stop in good order before that: 90s, 45m, 2h, HH:MM:SS, D-HH:MM:SS (default: the scheduler's)",
             )
-        function = "simulate" if name == "simulate" else "run_stages"
+        function = "run_stages" if name == "run" else name
         verb.set_defaults(module=_RUN, function=function, stages=None if name == "run" else (name,))
     verb = _verb(
         verbs, "stage", "copy the shards of a run to the storage of every node", "stage configs/quickstart.yaml"

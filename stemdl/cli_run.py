@@ -19,12 +19,18 @@ if TYPE_CHECKING:
     from data_gen.sharing.crew import Crew
     from stemdl.config import Config
     from stemdl.pipeline import RunOutcome
+    from stemdl.train.ranks import TrainingRanks
 
 _STARTED = time.monotonic()  # of this process, or nearly so: limits of time count from here
 
 
-def run_stages(arguments: argparse.Namespace, config: Config | None = None, crew: Crew | None = None) -> int:
-    """`stemdl run | simulate | train FILE`; with a crew of MPI ranks on rank 0 alone."""
+def run_stages(
+    arguments: argparse.Namespace,
+    config: Config | None = None,
+    crew: Crew | None = None,
+    ranks: TrainingRanks | None = None,
+) -> int:
+    """`stemdl run | simulate | train FILE`; with a crew of MPI ranks, or with ranks that train, on rank 0 alone."""
     from stemdl.pipeline import run
     from stemdl.run_folder import STAGES
     from stemdl.time_limit import find_time_limit
@@ -36,7 +42,7 @@ def run_stages(arguments: argparse.Namespace, config: Config | None = None, crew
     limit = find_time_limit(given, os.environ, started=_STARTED)
     stages = arguments.stages or STAGES
     with reading_shown(console):
-        outcome = run(config, console, stages=stages, fresh=arguments.fresh, crew=crew, limit=limit)
+        outcome = run(config, console, stages=stages, fresh=arguments.fresh, crew=crew, limit=limit, ranks=ranks)
     return _tell(outcome, console)
 
 
@@ -62,6 +68,41 @@ def simulate(arguments: argparse.Namespace) -> int:
     config = load(arguments)
     alone_with_workers = team.size == 1 and config.simulation.workers > 1
     return run_stages(arguments, config, None if alone_with_workers else RankCrew(team))
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """`stemdl train FILE`, alone or as the ranks of a torchrun, srun, jsrun, mpirun."""
+    from stemdl.launch import topology
+
+    if topology(os.environ).size == 1:
+        return run_stages(arguments)
+    from stemdl.comm.world import open_world
+    from stemdl.config import fingerprint
+    from stemdl.progress import SilentProgress
+    from stemdl.train.loop import train as train_here
+    from stemdl.train.ranks import TrainingRanks
+    from stemdl.train.stage import TrainingDiverged
+
+    config = load(arguments)
+    ranks = TrainingRanks(open_world(config.comm, log_folder=config.run.folder / "log"), config.comm)
+    if ranks.rank > 0:
+        try:
+            if ranks.wait():
+                ranks.begin(fingerprint(config))
+                train_here(config, progress=SilentProgress(), ranks=ranks)
+        except TrainingDiverged as error:  # on all ranks, and rank 0 says so
+            return error.exit_code
+        except UserError as error:
+            ranks.fail(str(error))
+            raise
+        ranks.close()
+        return 0
+    try:
+        code = run_stages(arguments, config, ranks=ranks)
+    finally:
+        ranks.dismiss()
+    ranks.close()
+    return code
 
 
 def report(arguments: argparse.Namespace) -> int:

@@ -149,7 +149,7 @@ def refuse_several_ranks(environment: Mapping[str, str]) -> None:
         if one.size > 1:
             raise UserError(
                 f"{one.launcher}: found {one.size} ranks, allowed 1 for this command, which uses the cores of one "
-                "machine (in Slurm: srun -n 1 -c CORES); several ranks are for: stemdl simulate, stemdl stage"
+                "machine (in Slurm: srun -n 1 -c CORES); several ranks are for: stemdl simulate, stage, train"
             )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stemdl.config import Config, stage_hash
+from stemdl.config import Config, fingerprint, stage_hash
 from stemdl.errors import UserError
 from stemdl.launch import refuse_several_ranks
 from stemdl.progress import Progress, SilentProgress, choose_progress, format_seconds
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from data_gen.sharing.crew import Crew
     from stemdl.time_limit import TimeLimit
+    from stemdl.train.ranks import TrainingRanks
 
 
 class PreflightError(UserError):
@@ -66,6 +67,7 @@ class _Means:
 
     crew: Crew | None = None
     limit: TimeLimit | None = None
+    ranks: TrainingRanks | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def run(
     fresh: bool = False,
     crew: Crew | None = None,
     limit: TimeLimit | None = None,
+    ranks: TrainingRanks | None = None,
 ) -> RunOutcome:
     """Do the stages in order, into the run folder; skip what is complete, go on with what is not.
 
@@ -95,10 +98,9 @@ def run(
         Those to do, in the order of `run_folder.STAGES`.
     fresh
         Move results of another configuration aside, inside the run folder, in place of refusing.
-    crew
-        Who simulates; the cores of this machine if left out. With a crew of MPI ranks this is rank 0.
-    limit
-        When the time given is over.
+    crew, limit, ranks
+        Who simulates (the cores of this machine if left out), when the time given is over, who trains (this process
+        alone if left out). With MPI ranks of either kind this is rank 0.
 
     Raises
     ------
@@ -106,7 +108,7 @@ def run(
         The pre-flight found errors, the folder is in use or holds results of another configuration, or a stage found
         something that is the user's to mend.
     """
-    if crew is None:
+    if crew is None and ranks is None:
         refuse_several_ranks(os.environ)
     said = check(config, console)
     folder = config.run.folder
@@ -122,7 +124,7 @@ def run(
         _make_ready(config, console, fresh=fresh)
         outcome = RunOutcome(folder, said=said)
         for stage in (stage for stage in STAGES if stage in stages):
-            _do(stage, config, console, outcome, _Means(crew, limit))
+            _do(stage, config, console, outcome, _Means(crew, limit, ranks))
             if outcome.requeue:
                 break
             if stage == "simulate" and len(stages) > 1 and config.burst_buffer.use and config.burst_buffer.drain:
@@ -217,8 +219,11 @@ def _simulate(config: Config, progress: Progress, outcome: RunOutcome, means: _M
 
 def _train(config: Config, progress: Progress, outcome: RunOutcome, means: _Means) -> _StageEnd:
     from stemdl.train.loop import train
+    from stemdl.train.ranks import ALONE
 
-    summary = train(config, progress=progress)
+    if means.ranks is not None:
+        means.ranks.begin(fingerprint(config))
+    summary = train(config, progress=progress, ranks=means.ranks or ALONE)
     return _StageEnd(summary.skipped, _inside(summary.checkpoint, outcome.folder))
 
 

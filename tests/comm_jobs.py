@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,11 +26,19 @@ def free_port() -> int:
 class Ranks:
     """So many processes of one program, with the variables that torchrun sets. A context manager that leaves nobody."""
 
-    def __init__(self, count: int, arguments: list[str | Path], *, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self,
+        count: int,
+        arguments: list[str | Path],
+        *,
+        extra: Mapping[int, list[str | Path]] | None = None,
+        timeout_s: float = 120.0,
+    ) -> None:
+        """extra: other arguments for some ranks."""
         port = free_port()
         self.processes = [
             Process(
-                arguments,
+                (extra or {}).get(rank, arguments),
                 timeout_s=timeout_s,
                 RANK=str(rank),
                 LOCAL_RANK=str(rank),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stemdl.atomic_files import replace_atomically
 from stemdl.checkpoints import Checkpoint, CheckpointError, recover_checkpoint, save_checkpoint
+from stemdl.comm.errors import CommError
 from stemdl.config import Config, stage_hash
 from stemdl.config.yaml_layer import dump_yaml
 from stemdl.launch import allowed_cores
@@ -25,6 +26,7 @@ from stemdl.seeds import Purpose
 from stemdl.shards.fields import Fields
 from stemdl.train.data import Split, load_training_fields, split_fields
 from stemdl.train.randomness import torch_seed
+from stemdl.train.ranks import ALONE, Ranks, mine, whole_physics
 from stemdl.train.stage import StageHistory, train_stage
 
 _SHAPES_PATTERNS = frozenset((*OPTICS_NAMES, "step_angstrom"))
@@ -42,9 +44,9 @@ class TrainSummary:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-def thread_count(config: Config) -> int:
-    """Threads of the training process."""
-    return config.train.threads or allowed_cores()
+def thread_count(config: Config, per_node: int = 1) -> int:
+    """Threads of each training process, of which there are so many on a node."""
+    return config.train.threads or max(1, allowed_cores() // per_node)
 
 
 def checkpoint_folder(config: Config) -> Path:
@@ -52,12 +54,14 @@ def checkpoint_folder(config: Config) -> Path:
     return config.run.folder / "checkpoints"
 
 
-def train(config: Config, *, progress: Progress) -> TrainSummary:
+def train(config: Config, *, progress: Progress, ranks: Ranks = ALONE) -> TrainSummary:
     """Train the network on the sealed training set; stages that a checkpoint holds are not trained again.
 
-    The checkpoint follows from the configuration, the training set and the number of threads; interrupted at any moment
-    and called again, it ends in the same bits. A checkpoint is saved at the end of each stage and not within one: an
-    interrupted stage starts again from its first step.
+    ranks: the processes that train together; all call this, with one run folder that all of them see. Rank 0 saves.
+
+    The checkpoint follows from the configuration, the training set, the number of threads and of ranks; interrupted at
+    any moment and called again, it ends in the same bits. A checkpoint is saved at the end of each stage and not within
+    one: an interrupted stage starts again from its first step.
 
     Where the latest checkpoint is missing or damaged, training goes on from the newest whole one of this configuration,
     and a note says so.
@@ -74,33 +78,53 @@ def train(config: Config, *, progress: Progress) -> TrainSummary:
         All checkpoints are damaged, or a new one cannot be written.
     TrainingDiverged
         A loss is no number any more.
+    CommError
+        A rank is lost or late, or sees other checkpoints or another training set.
     """
     started = time.monotonic()
     digest = stage_hash(config, "train")
-    found = _found(config, digest, progress)
+    found = _found_by_all(config, digest, progress, ranks)
     stages = config.network.stages if config.network.name == "scanfield" else 1
-    if found is not None:
+    if found is not None and ranks.rank == 0:
         _write_log(config.run.folder, found.meta["history"])  # a kill may have come between checkpoint and log
     if found is not None and found.meta["stages_done"] == stages:
         return TrainSummary(found.folder, skipped=True, steps=found.meta["step"], history=found.meta["history"])
-    torch.set_num_threads(thread_count(config))
+    threads = thread_count(config, ranks.per_node)
+    torch.set_num_threads(threads)
     with torch_seed(config.run.seed, Purpose.INITIAL_WEIGHTS):
         network = build_network(config)
     sees_physics = network.channel_count(0) > 0
     fields = load_training_fields(config, every_epoch=not sees_physics)
     network.scale_v_angstrom.fill_(float(fields.potential.mean()))
-    predictor = Predictor(config, network, threads=thread_count(config))
+    _same_on_all(ranks, [len(fields), fields.items[0], fields.items[-1]], "read another training set")
+    predictor = Predictor(config, network, threads=threads)
     split = split_fields(fields.formulas, config.train.validation_fraction, config.run.seed)
+    _note_doubts(config, fields, progress, sees_physics=sees_physics)
+    run = _Run(config, predictor, fields, split, progress, digest, ranks)
+    if found is not None:
+        run.resume(found)
+    return run.finish(stages, started)
+
+
+def _note_doubts(config: Config, fields: Fields, progress: Progress, *, sees_physics: bool) -> None:
+    """Say what may make the result less than it seems."""
     if len(set(fields.formulas)) == 1:
         progress.note(f"all training fields are of one material, {fields.formulas[0]}: it is validated on itself")
     untold = [] if sees_physics else [name for name in config.vary.draws if name in _SHAPES_PATTERNS]
     if untold:
         drawn = ", ".join(f"vary.{name}" for name in untold)
         progress.note(f"WARNING: {config.network.name} sees patterns alone and is told nothing of {drawn}")
-    run = _Run(config, predictor, fields, split, progress, digest)
-    if found is not None:
-        run.resume(found)
-    return run.finish(stages, started)
+
+
+def _found_by_all(config: Config, digest: str, progress: Progress, ranks: Ranks) -> Checkpoint | None:
+    """`_found`, on rank 0 first: it puts damaged checkpoints aside, which only one may do."""
+    found = None
+    for rank in (0, 1):
+        if min(ranks.rank, 1) == rank:
+            found = _found(config, digest, progress)
+        ranks.everybody(None)
+    _same_on_all(ranks, None if found is None else found.folder.name, "find another checkpoint")
+    return found
 
 
 def _found(config: Config, digest: str, progress: Progress) -> Checkpoint | None:
@@ -128,6 +152,7 @@ class _Run:
     split: Split
     progress: Progress
     digest: str
+    ranks: Ranks
     history: list[dict[str, Any]] = field(default_factory=list)
     stages_done: int = 0
 
@@ -149,9 +174,10 @@ class _Run:
                 physics = self._look(answer, f"physics after stage {stage}", first)
             if stage < self.stages_done:
                 continue
-            record = train_stage(self.predictor, self.fields, physics, self.split, stage, self.progress)
+            record = train_stage(self.predictor, self.fields, physics, self.split, stage, self.progress, self.ranks)
             self.stages_done = stage + 1
-            checkpoint = self._save(record)
+            self.history.append(asdict(record))
+            checkpoint = checkpoint_folder(self.config) / self._save()
         return TrainSummary(
             checkpoint,
             seconds=time.monotonic() - started,
@@ -163,34 +189,42 @@ class _Run:
         """Physics of all fields, from a flat start or from the answers of the stage before."""
         if self.predictor.physics is None:
             return None
-        self.progress.start(name, len(self.fields), "fields")
-        start = None if answer is None else (answer, first)
+        own = mine(self.ranks, np.arange(len(self.fields)))
+        self.progress.start(name, len(own), "fields")
+        begin = None if answer is None else (answer[own], None if first is None else _part(first, own))
         assert self.fields.detector is None, "pictures are made of what is read"
-        result = self.predictor.look(
-            self.fields.amplitude,
-            self.fields.thickness_angstrom,
-            start,
+        share = self.predictor.look(
+            _rows(self.fields.amplitude, own),
+            self.fields.thickness_angstrom[own],
+            begin,
             self.progress.advance,
-            parameters=self.fields.parameters,
+            parameters={key: column[own] for key, column in self.fields.parameters.items()},
         )
         self.progress.finish()
-        return result
+        assert share is not None
+        return whole_physics(self.ranks, share, len(self.fields))
 
     def _answer(self, physics: FieldPhysics | None, stage: int) -> NDArray[np.float32]:
         """What a trained stage says of every field: the start of the next one's physics."""
         reconstruct = self.config.reconstruct
+        own = mine(self.ranks, np.arange(len(self.fields)))
         prediction = self.predictor.stage(
-            self.fields.amplitude,
-            physics,
+            _rows(self.fields.amplitude, own),
+            None if physics is None else _part(physics, own),
             stage,
-            parameters=self.fields.parameters,
+            parameters={key: column[own] for key, column in self.fields.parameters.items()},
             average=reconstruct.symmetry_average,
             batch=reconstruct.batch,
         )
-        return prediction.potential
+        return self.ranks.whole(prediction.potential, len(self.fields))
 
-    def _save(self, record: StageHistory) -> Path:
-        self.history.append(asdict(record))
+    def _save(self) -> str:
+        """Rank 0 saves; what goes wrong is raised on all ranks. Returns the folder's name."""
+        if self.ranks.rank > 0:
+            name, problem = self.ranks.everybody(None)[0]
+            if problem:
+                raise CheckpointError(problem)
+            return str(name)
         meta = {
             "config_hash": self.digest,
             "stages_done": self.stages_done,
@@ -199,15 +233,42 @@ class _Run:
             "scale_v_angstrom": float(self.predictor.network.scale_v_angstrom),
             "seed": self.config.run.seed,
         }
-        saved = save_checkpoint(
-            checkpoint_folder(self.config),
-            self.stages_done * self.config.train.steps,
-            self.predictor.network.state_dict(),
-            meta,
-            dump_yaml(self.config.model_dump(mode="json")),
+        try:
+            saved = save_checkpoint(
+                checkpoint_folder(self.config),
+                self.stages_done * self.config.train.steps,
+                self.predictor.network.state_dict(),
+                meta,
+                dump_yaml(self.config.model_dump(mode="json")),
+            )
+            _write_log(self.config.run.folder, self.history)
+        except (CheckpointError, OSError) as error:
+            self.ranks.everybody(["", str(error)])
+            raise
+        self.ranks.everybody([saved.name, ""])
+        return saved.name
+
+
+def _rows(patterns: NDArray[np.float16], indices: NDArray[np.int64]) -> NDArray[np.float16]:
+    return patterns if len(indices) == len(patterns) else patterns[indices]
+
+
+def _part(physics: FieldPhysics, indices: NDArray[np.int64]) -> FieldPhysics:
+    if len(indices) == len(physics.pictures):
+        return physics
+    chosen = torch.from_numpy(indices)
+    return FieldPhysics(physics.pictures[chosen], physics.box[chosen])
+
+
+def _same_on_all(ranks: Ranks, value: object, otherwise: str) -> None:
+    """Raise CommError on all ranks where they do not see the same files."""
+    seen = ranks.everybody(value)
+    others = [rank for rank, one in enumerate(seen) if one != seen[0]]
+    if others:
+        raise CommError(
+            f"ranks {others[:8]} {otherwise} than rank 0 ({seen[others[0]]}, there {seen[0]}): the run folder must be "
+            "on a file system that all nodes see"
         )
-        _write_log(self.config.run.folder, self.history)
-        return saved
 
 
 def _write_log(folder: Path, history: list[dict[str, Any]]) -> None:

@@ -24,6 +24,7 @@ from stemdl.train.average import WeightAverage
 from stemdl.train.data import Batch, Split, augmentation, batches, gather, misfit_squared
 from stemdl.train.loss import potential_loss
 from stemdl.train.randomness import torch_seed
+from stemdl.train.ranks import ALONE, Ranks, first_said, mine
 from stemdl.train.schedule import learning_rate
 
 
@@ -52,18 +53,28 @@ class StageHistory:
 
 
 def train_stage(
-    predictor: Predictor, fields: Fields, physics: FieldPhysics | None, split: Split, stage: int, progress: Progress
+    predictor: Predictor,
+    fields: Fields,
+    physics: FieldPhysics | None,
+    split: Split,
+    stage: int,
+    progress: Progress,
+    ranks: Ranks = ALONE,
 ) -> StageHistory:
-    """Train one stage; the network ends with its averaged weights.
+    """Train one stage, on all ranks together; the network ends with its averaged weights, the same on all of them.
 
-    The result follows from the arguments and `run.seed` alone. Raises TrainingDiverged where a loss is NaN or infinite.
+    Each batch is shared out over the ranks. The result follows from the arguments, `run.seed` and the number of ranks
+    alone. Raises TrainingDiverged on all ranks where a loss is NaN or infinite, CommError where a rank is lost.
     """
-    training = _Training(predictor, fields, physics, split, stage)
+    training = _Training(predictor, fields, physics, split, stage, ranks)
     total = predictor.config.train.steps
     progress.start(f"train stage {stage + 1}", total, "steps")
     try:
-        with torch_seed(predictor.config.run.seed, Purpose.DROPOUT, stage):
+        # Each rank drops other channels; alone, the key is what it was before there were ranks.
+        own = () if ranks.size == 1 else (ranks.rank,)
+        with torch_seed(predictor.config.run.seed, Purpose.DROPOUT, stage, *own):
             training.run(progress)
+        training.close()
     finally:
         progress.finish()
     return training.history
@@ -73,8 +84,15 @@ class _Training:
     """What changes from step to step."""
 
     def __init__(
-        self, predictor: Predictor, fields: Fields, physics: FieldPhysics | None, split: Split, stage: int
+        self,
+        predictor: Predictor,
+        fields: Fields,
+        physics: FieldPhysics | None,
+        split: Split,
+        stage: int,
+        ranks: Ranks,
     ) -> None:
+        self.ranks = ranks
         self.predictor = predictor
         self.fields = fields
         self.pictures = None if physics is None else physics.pictures
@@ -87,6 +105,7 @@ class _Training:
         self.optimizer = torch.optim.AdamW(
             module.parameters(), lr=self.section.lr, weight_decay=self.section.weight_decay
         )
+        self.reducer = ranks.reducer(module)
         self.average = WeightAverage(module, self.section.ema_decay)
         self.history = StageHistory(stage)
         # Losses and batches since the last line of the log: an accelerator need not be waited for at every step.
@@ -109,7 +128,7 @@ class _Training:
         )
         for step, batch in enumerate(order):
             lr = learning_rate(step, section.steps, section.lr, section.warmup_steps)
-            self.recent.append((self._step(step, batch, lr), batch.indices))
+            self.recent.append((self._step(step, batch, lr), mine(self.ranks, batch.indices)))
             self.average.update()
             done = step + 1
             if done % section.log_every == 0 or done == section.steps:
@@ -121,17 +140,33 @@ class _Training:
                 progress.note(f"stage {self.stage + 1}, step {done}: validation loss {loss:.4f}, median r {r:.4f}")
         self.average.copy_to_module()
 
+    def close(self) -> None:
+        """The end of the stage, on all ranks."""
+        if self.reducer is not None:
+            self.reducer.close()
+
     def _step(self, step: int, batch: Batch, lr: float) -> torch.Tensor:
-        """One optimisation step; returns the loss without waiting for it."""
+        """One optimisation step; returns the mean loss of this rank's fields without waiting for it."""
         network = self.predictor.network
         network.train()
         operation = augmentation(self.operations, self.seed, self.stage, step)
-        inputs, truth = gather(self.fields, self.pictures, batch.indices, operation, batch.epochs)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        loss = self._loss(network, network(inputs, self.stage), truth)
         self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+        indices = mine(self.ranks, batch.indices)
+        if len(indices):
+            inputs, truth = gather(self.fields, self.pictures, indices, operation, mine(self.ranks, batch.epochs))
+            loss = self._loss(network, network(inputs, self.stage), truth)
+            share = (
+                len(indices) * self.ranks.size / len(batch.indices)
+            )  # reduced gradients are those of the whole batch
+            torch.autograd.backward(loss if self.reducer is None else loss * share)
+            if self.reducer is not None:
+                self.reducer.finish()
+        else:
+            assert self.reducer is not None
+            loss = torch.zeros(())
+            self.reducer.reduce_nothing()
         self.optimizer.step()
         return loss.detach()
 
@@ -147,7 +182,10 @@ class _Training:
 
     def _log(self, done: int, lr: float) -> float:
         """Mean loss since the last line, noted in the history."""
-        loss = float(self._finite_losses(done).mean())
+        losses = self._finite_losses(done)
+        counts = torch.tensor([len(indices) for _, indices in self.recent], dtype=losses.dtype)
+        parts = self.ranks.everybody([float((losses * counts).sum()), int(counts.sum())])
+        loss = float(losses.mean()) if self.ranks.size == 1 else sum(p[0] for p in parts) / sum(p[1] for p in parts)
         self.recent.clear()
         self.history.steps.append(done)
         self.history.train_loss.append(loss)
@@ -158,17 +196,23 @@ class _Training:
         """Losses since the last line of the log; TrainingDiverged at the first that is no number."""
         losses = torch.stack([loss for loss, _ in self.recent])
         broken = (~losses.isfinite()).nonzero()
+        found = ""
         if len(broken):
             first = int(broken[0, 0])
             items = ", ".join(str(self.fields.items[i]) for i in self.recent[first][1])
             step = done - len(losses) + first + 1
-            raise self._diverged(f"loss is {float(losses[first])} at step {step} (items of the batch: {items})")
+            found = f"loss is {float(losses[first])} at step {step} (items of the batch: {items})"
+        found = first_said(self.ranks.everybody(found))
+        if found:
+            raise self._diverged(found)
         return losses
 
     def _validate(self, done: int) -> tuple[float, float]:
         """Mean loss and median r of the averaged weights, noted in the history."""
         if self.recent:
             self._finite_losses(done)  # names the step, which the validation could not
+        if self.reducer is not None:
+            self.reducer.sync_buffers()
         with self.average.applied():
             loss, r = self._judge()
         if not math.isfinite(loss):
@@ -185,13 +229,16 @@ class _Training:
         network.eval()
         losses: list[float] = []
         correlations: list[float] = []
-        for start in range(0, len(self.split.validation), batch):
-            indices = self.split.validation[start : start + batch]
+        own = mine(self.ranks, self.split.validation)
+        for start in range(0, len(own), batch):
+            indices = own[start : start + batch]
             inputs, truth = gather(self.fields, self.pictures, indices, IDENTITY)
             root = network(inputs, self.stage)
             losses.append(float(self._loss(network, root, truth)) * len(indices))
             correlations += _pearson(root.square() * network.scale_v_angstrom, truth)
-        return sum(losses) / len(self.split.validation), float(np.median(correlations))
+        parts = self.ranks.everybody([losses, correlations])
+        total = sum(sum(part[0]) for part in parts)
+        return total / len(self.split.validation), float(np.median([r for part in parts for r in part[1]]))
 
     def _diverged(self, what: str) -> TrainingDiverged:
         return TrainingDiverged(

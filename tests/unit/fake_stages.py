@@ -60,7 +60,7 @@ class FakeStages:
             requeue=self.requeue,
         )
 
-    def train(self, config: Config, *, progress: Progress) -> Any:
+    def train(self, config: Config, *, progress: Progress, ranks: object = None) -> Any:
         progress.start("train", config.train.steps, "steps")
         skipped = self.stage("train", config, "checkpoints/latest")
         progress.advance(config.train.steps, loss=0.1)

@@ -127,7 +127,7 @@ STEP = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "
 )
 def test_several_ranks_are_refused(environment: dict[str, str], launcher: str) -> None:
     with pytest.raises(
-        UserError, match=f"{launcher}.*found 4 ranks, allowed 1 .*several ranks are for: stemdl simulate, stemdl stage"
+        UserError, match=f"{launcher}.*found 4 ranks, allowed 1 .*several ranks are for: stemdl simulate, stage, train"
     ):
         refuse_several_ranks(environment)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from shard_cases import write
 from stemdl.cli import main
 from stemdl.cli_arguments import check_output_file, given_path, make_output_folder
 from stemdl.errors import UserError
+from test_cbed_layout import as_the_database
 from tests.small_run import small_config
-from tests.unit.shard_cases import write
-from tests.unit.test_cbed_layout import as_the_database
 
 LONG = "x" * 300
 

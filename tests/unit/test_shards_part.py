@@ -11,6 +11,7 @@ import h5py
 import pytest
 
 from data_gen.generate import simulate
+from shard_cases import AXES, change_manifest, lose_line, path_of, sample_of
 from stemdl.atomic_files import sha256_file
 from stemdl.cli import main
 from stemdl.config import Config, stage_hash
@@ -24,7 +25,6 @@ from stemdl.shards.part import part_of, require_part
 from stemdl.shards.repair import repair_folder
 from stemdl.shards.source import reading_folder, stage_alone
 from tests.small_run import make_shards, small_config
-from tests.unit.shard_cases import AXES, change_manifest, lose_line, path_of, sample_of
 
 PARTS = ("train", "held_out")
 

@@ -54,7 +54,7 @@ class Trainer:
 
 def bypass(trainer: Trainer) -> Callable[[torch.Tensor], torch.Tensor]:
     """The model's computation without a call of the model."""
-    return lambda x: trainer.net[2](trainer.net[1](trainer.net[0](x)))  # type: ignore[no-any-return]
+    return lambda x: trainer.net[2](trainer.net[1](trainer.net[0](x)))
 
 
 def replace(trainer: Trainer, step: int) -> None:
@@ -107,12 +107,17 @@ def late_accumulation(trainer: Trainer, step: int) -> None:
 
 
 def used_up(trainer: Trainer, step: int) -> None:
-    if step == 3:
-        trainer.net[2].weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))  # type: ignore[no-untyped-call]
-        trainer.reducer.refresh()
-        trainer.net[2].weight = nn.Parameter(trainer.net[2].weight.detach())
-        trainer.net[2].weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))  # type: ignore[no-untyped-call]
+    if step == 3:  # the user's hook comes before the reducer's on a new parameter
+        layer = trainer.net[2]
+        assert isinstance(layer, nn.Linear)
+        layer.weight = nn.Parameter(layer.weight.detach().clone())
+        layer.weight.register_post_accumulate_grad_hook(forget)  # type: ignore[no-untyped-call]
     trainer.step()
+
+
+def forget(parameter: torch.Tensor) -> None:
+    """An optimizer in the backward pass, without the optimizer."""
+    parameter.grad = None
 
 
 def validate_alone(trainer: Trainer, step: int) -> None:

@@ -178,6 +178,7 @@ class _Run:
             self.stages_done = stage + 1
             self.history.append(asdict(record))
             checkpoint = checkpoint_folder(self.config) / self._save()
+        self.ranks.write_counters(self.config.run.folder / "log" / "comm.json")
         return TrainSummary(
             checkpoint,
             seconds=time.monotonic() - started,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from stemdl.atomic_files import replace_atomically
 from stemdl.comm.errors import CommError
 from stemdl.comm.reducer import GradientReducer
 from stemdl.comm.world import World
@@ -38,6 +40,10 @@ class Ranks(Protocol):
         """What adds up the gradients of a module; None alone."""
         ...
 
+    def write_counters(self, file: Path) -> None:
+        """Keep what the exchange has cost, where there was one."""
+        ...
+
 
 class _Alone:
     rank, size, per_node = 0, 1, 1
@@ -53,6 +59,9 @@ class _Alone:
     def reducer(self, module: nn.Module) -> GradientReducer | None:
         """See `Ranks`."""
         return None
+
+    def write_counters(self, file: Path) -> None:
+        """See `Ranks`."""
 
 
 ALONE: Ranks = _Alone()
@@ -100,6 +109,15 @@ class TrainingRanks:
     def reducer(self, module: nn.Module) -> GradientReducer:
         """See `Ranks`."""
         return GradientReducer(module, self._config, world=self._world)
+
+    def write_counters(self, file: Path) -> None:
+        """What the exchange of gradients has cost each rank, and how often the watch has warned; rank 0 writes it."""
+        ranks = self.everybody(self._world.counters.as_dict())
+        if self.rank == 0:
+            warnings = 0 if self._world.watch is None else self._world.watch.warnings
+            file.parent.mkdir(parents=True, exist_ok=True)
+            record = {"negotiation": self._config.negotiation, "stall_warnings": warnings, "ranks": ranks}
+            replace_atomically(file, (json.dumps(record, indent=2) + "\n").encode())
 
     def fail(self, reason: str) -> None:
         """This rank cannot go on: all end, with its reason."""

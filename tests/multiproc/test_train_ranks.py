@@ -73,6 +73,10 @@ def test_two_ranks_have_the_loss_curve_of_one_over_either_transport(
         assert job.log.count("train stage 2: 6 steps") == 1, "rank 0 alone tells"
     with Job(mpirun(2, arguments("train", mpi))) as mpi_job:
         assert mpi_job.end() == 0, mpi_job.log
+    counted = json.loads((gloo / "log" / "comm.json").read_text())
+    assert counted["negotiation"] == "cached"
+    assert [one["steps"] for one in counted["ranks"]] == [12, 12]
+    assert all(one["control_bytes"] > 0 for one in counted["ranks"])
     for one, other in zip(history(alone), history(gloo), strict=True):
         assert one.keys() == other.keys()
         assert one["step"] == other["step"]

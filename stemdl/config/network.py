@@ -74,12 +74,32 @@ class Train(Section):
     """Optimisation steps of each stage of the network."""
     batch: PositiveInt = 16
     """Fields per step."""
+    optimizer: Literal["adamw", "sgd", "larc", "lamb"] = "adamw"
+    """adamw; sgd with momentum; for large batches larc (SGD with a rate for each layer, at most lr) and lamb (Adam with
+    a step for each layer as long as lr times its weights)."""
     lr: PositiveFloat = 3e-3
-    """Highest learning rate."""
+    """Highest learning rate, for a batch of lr_batch fields where it is scaled."""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """How the highest rate grows with the batch over lr_batch."""
+    lr_batch: PositiveInt = 16
+    """Batch that lr is meant for, with lr_scaling."""
+    schedule: Literal["cosine", "staircase", "constant"] = "cosine"
+    """Of the rate after the warm-up: cosine to zero at the last step; staircase, times decay_factor after every
+    decay_every_steps; constant."""
+    decay_every_steps: PositiveInt = 1000
+    """Steps of a stair."""
+    decay_factor: float = Field(default=0.5, gt=0, le=1)
+    """What a stair multiplies the rate by."""
     warmup_steps: int = Field(default=50, ge=0)
-    """Steps of linear warm-up; then a cosine to zero."""
+    """Steps of linear warm-up."""
     weight_decay: NonNegativeFloat = 0.05
-    """Weight decay of AdamW."""
+    """Weight decay of the optimizer: decoupled in adamw and lamb, added to the gradient in sgd and larc."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of sgd and larc."""
+    trust: PositiveFloat = 0.002
+    """Of larc: a layer's step is at most this times the length of its weights."""
+    clip_norm: NonNegativeFloat = 0.0
+    """Gradients of the whole batch are shortened to this length; 0 leaves them as they are."""
     huber_beta: PositiveFloat = 0.3
     """Where the smooth L1 loss turns from square to linear, in units of the target."""
     mean_weight: NonNegativeFloat = 0.5

@@ -23,6 +23,7 @@ from stemdl.shards.fields import Fields
 from stemdl.train.average import WeightAverage
 from stemdl.train.data import Batch, Split, augmentation, batches, gather, misfit_squared
 from stemdl.train.loss import potential_loss
+from stemdl.train.optimizers import build_optimizer
 from stemdl.train.randomness import torch_seed
 from stemdl.train.ranks import ALONE, Ranks, first_said, mine
 from stemdl.train.schedule import learning_rate
@@ -102,9 +103,8 @@ class _Training:
         self.section = predictor.config.train
         self.operations = symmetries(predictor.config) if self.section.augment else (IDENTITY,)
         module = predictor.network.stage_module(stage)
-        self.optimizer = torch.optim.AdamW(
-            module.parameters(), lr=self.section.lr, weight_decay=self.section.weight_decay
-        )
+        self.optimizer = build_optimizer(self.section, module)
+        self.parameters = list(module.parameters())
         self.reducer = ranks.reducer(module)
         self.average = WeightAverage(module, self.section.ema_decay)
         self.history = StageHistory(stage)
@@ -127,7 +127,7 @@ class _Training:
             hard_share=section.hard_share,
         )
         for step, batch in enumerate(order):
-            lr = learning_rate(step, section.steps, section.lr, section.warmup_steps)
+            lr = learning_rate(step, section)
             self.recent.append((self._step(step, batch, lr), mine(self.ranks, batch.indices)))
             self.average.update()
             done = step + 1
@@ -167,6 +167,8 @@ class _Training:
             assert self.reducer is not None
             loss = torch.zeros(())
             self.reducer.reduce_nothing()
+        if self.section.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.section.clip_norm)
         self.optimizer.step()
         return loss.detach()
 

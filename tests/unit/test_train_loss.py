@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from stemdl.config.network import Train
 from stemdl.models.symmetry import apply_to_picture
 from stemdl.train.average import WeightAverage
 from stemdl.train.loss import RELATIVE_FLOOR, potential_loss
 from stemdl.train.schedule import learning_rate
 
 
+def section(steps: int, lr: float, warmup_steps: int, **others: Any) -> Train:
+    return Train(steps=steps, lr=lr, warmup_steps=warmup_steps, **others)
+
+
 class TestSchedule:
     def test_it_warms_up_in_a_line_and_falls_to_zero_along_a_cosine(self) -> None:
-        rates = np.array([learning_rate(step, 1000, 2.0, 50) for step in range(1000)])
+        rates = np.array([learning_rate(step, section(1000, 2.0, 50)) for step in range(1000)])
         assert rates[0] == pytest.approx(2.0 / 50)
         assert np.allclose(np.diff(rates[:50], 2), 0, atol=1e-4)
         assert rates.argmax() == 49
@@ -23,13 +30,25 @@ class TestSchedule:
         assert np.all(np.diff(rates[50:]) < 0)
         assert rates[500] == pytest.approx(1.0, rel=0.01)
         assert 0 < rates[-1] < 1e-4
-        assert learning_rate(1000, 1000, 2.0, 50) == pytest.approx(0, abs=1e-12)
+        assert learning_rate(1000, section(1000, 2.0, 50)) == pytest.approx(0, abs=1e-12)
 
     def test_without_warm_up_it_starts_at_the_highest(self) -> None:
-        assert learning_rate(0, 10, 0.3, 0) == 0.3
+        assert learning_rate(0, section(10, 0.3, 0)) == 0.3
 
     def test_a_warm_up_longer_than_the_training_never_arrives(self) -> None:
-        assert max(learning_rate(step, 10, 1.0, 1000) for step in range(10)) < 0.01
+        assert max(learning_rate(step, section(10, 1.0, 1000)) for step in range(10)) < 0.01
+
+    def test_a_staircase_keeps_a_rate_for_the_steps_of_a_stair(self) -> None:
+        stairs = section(100, 0.8, 0, schedule="staircase", decay_every_steps=10, decay_factor=0.5)
+        assert [learning_rate(step, stairs) for step in (0, 9, 10, 19, 20, 35)] == [0.8, 0.8, 0.4, 0.4, 0.2, 0.1]
+
+    def test_constant_is_constant_after_the_warm_up(self) -> None:
+        assert {learning_rate(step, section(50, 0.5, 10, schedule="constant")) for step in range(9, 50)} == {0.5}
+
+    @pytest.mark.parametrize(("scaling", "expected"), [("none", 0.1), ("linear", 0.8), ("sqrt", 0.1 * 8**0.5)])
+    def test_the_rate_grows_with_the_batch_as_asked(self, scaling: str, expected: float) -> None:
+        large = section(10, 0.1, 0, batch=128, lr_batch=16, lr_scaling=scaling)
+        assert learning_rate(0, large) == pytest.approx(expected)
 
 
 class TestLoss:

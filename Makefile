@@ -79,7 +79,7 @@ layers: dev ## import-linter: who may import whom
 	@.venv/bin/lint-imports
 
 shell: dev ## shellcheck on every shell script
-	@scripts=(.ci/run)
+	@scripts=(.ci/run tests/peers/horovod_env.sh)
 	if [[ -d jobs ]]; then
 	  while IFS= read -r -d '' f; do scripts+=("$$f"); done \
 	    < <(find jobs -type f \( -name '*.sh' -o -name '*.sbatch' -o -name '*.lsf' \) -print0 | sort -z)

@@ -64,25 +64,30 @@ def weights(folder: Path) -> str:
     return sha256_file(load_checkpoint(folder / "checkpoints").folder / "weights.pt")
 
 
-def test_two_ranks_have_the_loss_curve_of_one_over_either_transport(
-    simulated: Path, alone: Path, tmp_path: Path
-) -> None:
-    gloo, mpi = copy(simulated, tmp_path / "gloo"), copy(simulated, tmp_path / "mpi")
-    with Ranks(2, arguments("train", gloo)) as job:
+@pytest.fixture(scope="module")
+def together(simulated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained by two ranks over gloo."""
+    folder = copy(simulated, tmp_path_factory.mktemp("together"))
+    with Ranks(2, arguments("train", folder)) as job:
         assert job.end() == [0, 0], job.log
         assert job.log.count("train stage 2: 6 steps") == 1, "rank 0 alone tells"
+    return folder
+
+
+def test_two_ranks_have_the_loss_curve_of_one(simulated: Path, alone: Path, together: Path, tmp_path: Path) -> None:
+    mpi = copy(simulated, tmp_path)
     with Job(mpirun(2, arguments("train", mpi))) as mpi_job:
         assert mpi_job.end() == 0, mpi_job.log
-    counted = json.loads((gloo / "log" / "comm.json").read_text())
+    counted = json.loads((together / "log" / "comm.json").read_text())
     assert counted["negotiation"] == "cached"
     assert [one["steps"] for one in counted["ranks"]] == [12, 12]
     assert all(one["control_bytes"] > 0 for one in counted["ranks"])
-    for one, other in zip(history(alone), history(gloo), strict=True):
+    for one, other in zip(history(alone), history(together), strict=True):
         assert one.keys() == other.keys()
         assert one["step"] == other["step"]
         assert other["loss"] == pytest.approx(one["loss"], rel=2e-4)
-    assert history(gloo) == history(mpi)
-    assert weights(gloo) == weights(mpi)
+    assert history(together) == history(mpi)
+    assert weights(together) == weights(mpi)
 
 
 def test_more_ranks_than_fields_in_a_batch(simulated: Path, tmp_path: Path) -> None:
@@ -95,10 +100,10 @@ def test_more_ranks_than_fields_in_a_batch(simulated: Path, tmp_path: Path) -> N
         assert other["loss"] == pytest.approx(one["loss"], rel=2e-4)
 
 
-def test_killed_between_stages_and_started_again_it_ends_in_the_same_bits(simulated: Path, tmp_path: Path) -> None:
-    whole, killed = copy(simulated, tmp_path / "whole"), copy(simulated, tmp_path / "killed")
-    with Ranks(2, arguments("train", whole)) as job:
-        assert job.end() == [0, 0], job.log
+def test_killed_between_stages_and_started_again_it_ends_in_the_same_bits(
+    simulated: Path, together: Path, tmp_path: Path
+) -> None:
+    killed = copy(simulated, tmp_path)
     with Ranks(2, arguments("train", killed)) as job:
         job.processes[0].wait_for(lambda line: line.startswith("train stage 2"))
         job.processes[1].kill_alone()
@@ -108,8 +113,8 @@ def test_killed_between_stages_and_started_again_it_ends_in_the_same_bits(simula
     with Ranks(2, arguments("train", killed)) as job:
         assert job.end() == [0, 0], job.log
         assert "training goes on after stage 1" in job.log, job.log
-    assert weights(killed) == weights(whole)
-    assert history(killed) == history(whole)
+    assert weights(killed) == weights(together)
+    assert history(killed) == history(together)
 
 
 def test_another_configuration_on_a_rank_and_a_missing_training_set_end_all(simulated: Path, tmp_path: Path) -> None:
@@ -120,10 +125,8 @@ def test_another_configuration_on_a_rank_and_a_missing_training_set_end_all(simu
         assert "ranks [1] have read another configuration than rank 0" in job.log, job.log
     shutil.rmtree(folder / "shards" / "train")
     with Ranks(2, arguments("train", folder)) as job:
-        codes = job.end()
-        assert codes[0] == 2, job.log
-        assert "no manifest" in job.log or "missing" in job.log, job.log
-        assert codes[1] != 0, job.log
+        assert set(job.end()) <= {2, EXIT_COMM}, job.log  # whoever sees it first
+        assert "manifest.jsonl: missing or empty" in job.log, job.log
 
 
 def test_a_loss_that_is_no_number_ends_all_ranks_with_the_fields_named(simulated: Path, tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ class Job:
                 line for line in self.said(rank).splitlines() if line.startswith("stemdl:") and "warning:" not in line
             ]
             assert len(lines) == 1, lines
-            assert re.fullmatch(rf"stemdl: rank {rank}: {why}", lines[0]), lines[0]
+            waits = r"( \(this rank waits for group \d of \d of step \d+\))?"
+            assert re.fullmatch(rf"stemdl: rank {rank}: {why}{waits}", lines[0]), lines[0]
             assert "Traceback" not in self.said(rank)
 
 

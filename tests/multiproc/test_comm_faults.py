@@ -83,4 +83,4 @@ def test_who_ends_early_is_named_to_those_who_wait() -> None:
 
 def test_what_is_announced_is_no_stall() -> None:
     codes, log = run("busy", 1, "cached", ends=False)
-    assert codes == [0, 0], log
+    assert codes[:2] == [0, 0], log

@@ -169,11 +169,11 @@ def write_fields(config: Config, fields: Fields, part: str = "train") -> Path:
     digest = stage_hash(config, "simulate")
     with ShardWriter(folder, rank=0, axes=axes, config_hash=digest, samples_per_shard=5) as writer:
         for index in range(len(fields)):
-            writer.add(sample_of(fields, index))
+            writer.add(sample_of(fields, index, part))
     return folder
 
 
-def sample_of(fields: Fields, index: int) -> Sample:
+def sample_of(fields: Fields, index: int, part: str = "train") -> Sample:
     """One of the fields as a shard keeps it."""
     return Sample(
         item=fields.items[index],
@@ -181,6 +181,7 @@ def sample_of(fields: Fields, index: int) -> Sample:
         potential=fields.potential[index],
         parameters={**fields.parameters_of(index), "thickness_angstrom": float(fields.thickness_angstrom[index])},
         provenance={
+            "part": part,
             "crystal": fields.crystals[index],
             "formula": fields.formulas[index],
             "specimen": {"zone_axis": list(fields.zone_axes[index] or ())},

@@ -60,7 +60,7 @@ def test_minimal_file_loads_with_defaults(load: Load) -> None:
     [
         # unknown keys, near and far
         ("  steps: 10", "  stesp: 10\n  steps: 10", "train.stesp", "unknown key", "warmup_steps", "train.steps"),
-        ("  steps: 10", "  steps: 10\n  learning: 1", "train.learning", "unknown key", "steps, batch, lr", ""),
+        ("  steps: 10", "  steps: 10\n  learning: 1", "train.learning", "unknown key", "steps, batch, optimizer, lr", ""),
         (
             "  steps: 10",
             "  steps: 10\n  dose_e_per_a2: 1",
@@ -308,7 +308,7 @@ class TestOverrides:
         [
             ("train.lrr=1", "train.lrr", "unknown key 'lrr'", "train.lr"),
             ("lr=1", "lr", "unknown key", "train.lr"),
-            ("optimizer.lr=1", "optimizer.lr", "unknown key 'optimizer'", ""),
+            ("optimizer.lr=1", "optimizer.lr", "unknown key 'optimizer'", "train.optimizer"),
             ("network.back_projection.pixel=1", "network.back_projection.pixel", "unknown key", "…pixel_angstrom"),
             ("network.growth=1", "network.growth", "unknown key", ""),
             ("train.lr.x=1", "train.lr.x", "inside train.lr", "train.lr"),

@@ -23,8 +23,8 @@ from stemdl.config.comm import Comm
 
 STEPS, AT = 30, 12
 """Late enough that `planned` has fixed its order."""
-STALL_END_S = 8.0
-LIMITS = {"stall_warn_s": 2.0, "stall_end_s": STALL_END_S, "silence_s": 8.0, "start_timeout_s": 60.0}
+STALL_END_S = 12.0
+LIMITS = {"stall_warn_s": 3.0, "stall_end_s": STALL_END_S, "silence_s": 12.0, "start_timeout_s": 60.0}
 
 
 def misbehave(fault: str, reducer: GradientReducer, net: nn.Module) -> None:

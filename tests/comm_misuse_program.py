@@ -9,6 +9,7 @@ reducer refuses on this rank, and "CASE: DIFFERENT" where ranks have drifted apa
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from collections.abc import Callable
 
@@ -151,24 +152,27 @@ CASES: dict[str, Act] = {
 
 
 def main() -> None:
-    """See the module."""
+    """See the module. Each case has a world of its own: what a refused one leaves behind is nobody's."""
     torch.set_num_threads(1)
-    config = Comm(negotiation=sys.argv[1], intra_node=sys.argv[2], transport="gloo")  # type: ignore[arg-type]
-    world = open_world(config)
+    limits = {"stall_warn_s": 250.0, "stall_end_s": 300.0, "silence_s": 300.0}
+    config = Comm(negotiation=sys.argv[1], intra_node=sys.argv[2], transport="gloo", **limits)  # type: ignore[arg-type]
     for name, act in CASES.items():
+        world = open_world(config)
         trainer = Trainer(world, config)
         try:
             for step in range(6):
                 act(trainer, step)
         except CommError as error:
             print(f"{name}: refused: {error}", flush=True)
-            continue  # on all ranks: the reducer is left as it is
+            continue
         digests = set(world.control.allgather(trainer.digest().encode()))
         trainer.reducer.close()
         print(f"{name}: {'equal' if len(digests) == 1 else 'DIFFERENT'}", flush=True)
         if name == "copies":
             closed(trainer)
-    world.close()
+        world.close()
+    sys.stdout.flush()
+    os._exit(0)  # threads of refused cases still wait for one another
 
 
 def closed(trainer: Trainer) -> None:

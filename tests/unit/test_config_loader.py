@@ -60,7 +60,7 @@ def test_minimal_file_loads_with_defaults(load: Load) -> None:
     [
         # unknown keys, near and far
         ("  steps: 10", "  stesp: 10\n  steps: 10", "train.stesp", "unknown key", "warmup_steps", "train.steps"),
-        ("  steps: 10", "  steps: 10\n  learning: 1", "train.learning", "unknown key", "steps, batch, optimizer, lr", ""),
+        ("  steps: 10", "  steps: 10\n  learning: 1", "train.learning", "unknown key", "batch, optimizer, lr", ""),
         (
             "  steps: 10",
             "  steps: 10\n  dose_e_per_a2: 1",

@@ -44,7 +44,25 @@ def layers_of(module: nn.Module) -> list[dict[str, Any]]:
     return [{"params": parameters} for parameters in layers.values()]
 
 
-class Larc(torch.optim.Optimizer):
+class _ByLayer(torch.optim.Optimizer):
+    """An optimizer that moves one layer (a parameter group) at a time."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step with the gradients that parameters have; those without one stay."""
+        loss = None if closure is None else closure()
+        for layer in self.param_groups:
+            parameters = [one for one in layer["params"] if one.grad is not None]
+            if parameters:
+                self._move(parameters, layer)
+        return loss
+
+    def _move(self, parameters: list[torch.Tensor], layer: dict[str, Any]) -> None:
+        """The step of a layer, whose parameters all have a gradient. Called without autograd."""
+        raise NotImplementedError
+
+
+class Larc(_ByLayer):
     """SGD with momentum whose rate is, for each layer, at most trust * |w| / (|g| + weight_decay * |w|).
 
     You, Gitman and Ginsburg, arXiv:1708.03888 (LARS); the rate of the schedule as upper bound is NVIDIA's LARC, with
@@ -63,30 +81,23 @@ class Larc(torch.optim.Optimizer):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step with the gradients that parameters have; those without one stay."""
-        loss = None if closure is None else closure()
-        for layer in self.param_groups:
-            parameters = [one for one in layer["params"] if one.grad is not None]
-            if not parameters:
-                continue
-            weights = _length(parameters)
-            gradients = _length([one.grad for one in parameters])
-            length = gradients + layer["weight_decay"] * weights
-            local = torch.where(
-                (weights > 0) & (gradients > 0), layer["trust"] * weights / length.clamp_min(1e-30), torch.inf
-            )
-            rate = local.clamp_max(layer["lr"])
-            for parameter in parameters:
-                change = (parameter.grad + layer["weight_decay"] * parameter) * rate
-                momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
-                momentum.mul_(layer["momentum"]).add_(change)
-                parameter.sub_(momentum)
-        return loss
+    def _move(self, parameters: list[torch.Tensor], layer: dict[str, Any]) -> None:
+        """See `_ByLayer`."""
+        found = [one.grad for one in parameters if one.grad is not None]
+        weights, gradients = _length(parameters), _length(found)
+        length = gradients + layer["weight_decay"] * weights
+        local = torch.where(
+            (weights > 0) & (gradients > 0), layer["trust"] * weights / length.clamp_min(1e-30), torch.inf
+        )
+        rate = local.clamp_max(layer["lr"])
+        for parameter, gradient in zip(parameters, found, strict=True):
+            change = (gradient + layer["weight_decay"] * parameter) * rate
+            momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
+            momentum.mul_(layer["momentum"]).add_(change)
+            parameter.sub_(momentum)
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(_ByLayer):
     """Adam whose step has, for each layer, the length lr * |w|.
 
     You et al., arXiv:1904.00962, with bias correction; the trust ratio is not bounded. A layer whose weights or whose
@@ -104,20 +115,13 @@ class Lamb(torch.optim.Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step with the gradients that parameters have; those without one stay."""
-        loss = None if closure is None else closure()
-        for layer in self.param_groups:
-            parameters = [one for one in layer["params"] if one.grad is not None]
-            if not parameters:
-                continue
-            steps = [self._direction(one, layer) for one in parameters]
-            weights, length = _length(parameters), _length(steps)
-            ratio = torch.where((weights > 0) & (length > 0), weights / length.clamp_min(1e-30), 1.0)
-            for parameter, direction in zip(parameters, steps, strict=True):
-                parameter.sub_(direction * (layer["lr"] * ratio))
-        return loss
+    def _move(self, parameters: list[torch.Tensor], layer: dict[str, Any]) -> None:
+        """See `_ByLayer`."""
+        steps = [self._direction(one, layer) for one in parameters]
+        weights, length = _length(parameters), _length(steps)
+        ratio = torch.where((weights > 0) & (length > 0), weights / length.clamp_min(1e-30), 1.0)
+        for parameter, direction in zip(parameters, steps, strict=True):
+            parameter.sub_(direction * (layer["lr"] * ratio))
 
     def _direction(self, parameter: torch.Tensor, layer: dict[str, Any]) -> torch.Tensor:
         """Adam's step of rate 1, with the decay of the weights."""
